@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 from chainer_ooc.backends.base import OWN_THREADS
 
@@ -50,9 +50,10 @@ class OtherThreads:
             self._times[self._thread] = _nanoseconds(self._thread) + WAITING_NANOSECONDS
         self._thread = thread.native_id
 
-    def was_at_work(self) -> bool:
-        """Whether another thread has been at work since `watch`."""
-        return (self._was_there or self.has_sessions() or OtherThreads.made != self._made_before
+    def was_at_work(self, readers: Set[int]) -> bool:
+        """Whether another thread has been at work since `watch`, or was one of those that have read maps."""
+        return (not readers <= {threading.get_ident()} or self._was_there or self.has_sessions()
+                or OtherThreads.made != self._made_before
                 or any(nanoseconds > self._times.get(thread, 0) for thread, nanoseconds in _times().items()))
 
 

@@ -92,6 +92,7 @@ class Session:
     def apply(self, function: Any, inputs: Sequence[Any]) -> tuple[Any, ...] | None:
         """Runs a forward call that is within no other; None, and nothing was run, if another thread has closed this."""
         if not is_managed(function, inputs):
+            self._disturbed |= self.passing not in (None, threading.current_thread())
             return self._evaluations.run(function, inputs)
         try:
             RUNNING.is_foreign = False
@@ -185,7 +186,7 @@ class Session:
                     self.finished = iteration.end_backward()
                     self._unplanned.passed(iteration.spans_threads)
                     self._disturbed = iteration.recorder.measures and (
-                        self._disturbed or self._other_threads.was_at_work())
+                        self._disturbed or self._other_threads.was_at_work(iteration.recorder.readers))
             if log.logger.isEnabledFor(logging.INFO):
                 log.logger.info('%s', self.stats)
         except BaseException as error:
@@ -337,8 +338,7 @@ class Session:
         self._planned_for = self.settings, iteration.budget_bytes
         iteration.open(function, inputs, default.most_bytes if own_bytes is None else lambda: 0,
                        self._patience.records)
-        # What the planner allocates would be measured.
-        self._disturbed = not self._graphs.planner.rest(iteration.recorder.measures)
+        self._disturbed = not self._graphs.planner.rest(iteration.recorder.measures)  # or that would be measured
         self._quiet_iterations.begin(iteration, iteration.following, iteration.room.unaccounted_bytes, function, inputs)
         if iteration.quiet is None:
             iteration.room.settle()

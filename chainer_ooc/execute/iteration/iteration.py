@@ -373,8 +373,7 @@ class Iteration(Quietly):
             self.recorder.gone(map_id)
 
     def _note_exposed(self, storage: Storage) -> None:
-        if storage.token is self.token and not self._in_backward and not self.recorder.maps[storage.map].hidden:
-            self.recorder.exposed.add(storage.map)  # F.dropout itself looks at the mask that it hides
+        self.recorder.note_read(storage.map if storage.token is self.token else -1, self._in_backward)
 
     def _scratch_bytes(self) -> int:
         is_asked = self.recorder.measures or (self._in_backward and self.following.graph is None)

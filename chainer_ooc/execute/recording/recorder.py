@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import platform
+import threading
 from collections.abc import Hashable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -84,6 +85,7 @@ class Recorder:
         next_position: the position that the next call or step gets.
         spans: of each computation's time, by position; a device may not have come that far.
         exposed: maps that the program has read in forward, and may have written to.
+        readers: the threads in which it has read maps in backward.
         near_bytes: what near memory held with each computation, by position.
     """
 
@@ -94,6 +96,7 @@ class Recorder:
         self.steps: list[Step] = []
         self.maps: list[MapRow] = []
         self.exposed: set[int] = set()
+        self.readers: set[int] = set()
         self.now, self.next_position = -1, 0
         self._parts: set[tuple[int, Hashable]] = set()
         self.measures = False
@@ -109,6 +112,13 @@ class Recorder:
         known = len(self._parts)
         self._parts.add((map_id, layout))
         return len(self._parts) > known
+
+    def note_read(self, map_id: int, in_backward: bool) -> None:
+        """Notes that the program reads a map, an earlier iteration's if -1, and may write to it."""
+        if in_backward:
+            self.readers.add(threading.get_ident())
+        elif map_id >= 0 and not self.maps[map_id].hidden:  # F.dropout itself looks at the mask that it hides
+            self.exposed.add(map_id)
 
     def gone(self, map_id: int) -> None:
         """Notes that the block of a map went."""
