@@ -150,9 +150,9 @@ class Session:
                 is_quiet = iteration is None or iteration.is_quiet(function)
                 needed = [] if iteration is None or is_quiet else iteration.before_step(function)
             started = None if is_quiet else self.memory.backend.timestamp()
-            is_foreign = may_write_inputs(function) if iteration is None else not is_quiet and iteration.is_foreign
+            is_foreign = may_write_inputs(function) if iteration is None else iteration.is_foreign
             with self._around:
-                run_as(is_foreign, run, *arguments)
+                run(*arguments) if is_quiet and iteration is not None else run_as(is_foreign, run, *arguments)
             with LOCK:
                 if iteration is None or iteration is not self._iteration:
                     pass  # the same, or another thread has closed this
