@@ -1,6 +1,7 @@
 """Views and the memory under them: what is described is laid out again exactly so (P4)."""
 import gc
 import mmap
+import sys
 import warnings
 import weakref
 
@@ -9,8 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from chainer_ooc.backends import arrays
 from chainer_ooc.backends.arrays import flat_bytes, layout_of, root_of, view
+from chainer_ooc.backends.cuda import arrays as device_arrays
 from chainer_ooc.backends.host import HostBackend, block
+from chainer_ooc.backends.host.arrays import COLUMNS
 from chainer_ooc.backends.layout import Layout
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.storage.account import find
@@ -308,3 +312,24 @@ def test_arrays_above_the_mapping_size_come_back_on_a_mapping(residency):
     storage.fetch()
     assert_came_back(holder, storage, expected)
     assert type(storage.root().base) is block.HeapBlock
+
+@pytest.mark.parametrize('dtype', ['f8', 'f4', 'f2', 'u1'])
+@pytest.mark.parametrize('columns', [*COLUMNS, 2 * COLUMNS[0], 1024, 10])
+@pytest.mark.parametrize('mark', [arrays.checksum, device_arrays.mark])
+def test_a_mark_tells_rows_that_changed_places(mark, columns, dtype, monkeypatch):
+    monkeypatch.setitem(sys.modules, 'cupy', np)
+    words = -(-8 // np.dtype(dtype).itemsize)  # rows of whole words, of which the sums are
+    array = np.array(np.random.RandomState(0).uniform(1, 99, size=(64, columns * words)), dtype)
+    before = int(mark(array))
+    for changed in (array[::-1], array[[1, 0, *range(2, 64)]], np.roll(array, 1, axis=0)):
+        assert int(mark(changed.copy())) != before
+
+
+@pytest.mark.parametrize('mark', [arrays.checksum, device_arrays.mark])
+@pytest.mark.parametrize('classes', [10, 4093, 4099, 8186])
+def test_a_mark_tells_other_labels(mark, classes, monkeypatch):
+    """One label went up by three and another down: sums of rows and first moments are the same."""
+    monkeypatch.setitem(sys.modules, 'cupy', np)
+    one_hot = np.eye(classes, dtype='f4')
+    assert int(mark(one_hot[[5, 2, 8, 1] * 16])) != int(mark(one_hot[[8, 2, 5, 1] * 16]))
+    assert int(mark(one_hot[[5, 2, 5, 1] * 16])) != int(mark(one_hot[[8, 2, 2, 1] * 16]))

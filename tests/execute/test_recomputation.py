@@ -1,4 +1,5 @@
 """P7: a map that is made again has its bits, and making it leaves no trace."""
+import gc
 import tracemalloc
 
 import chainer
@@ -9,7 +10,9 @@ import pytest
 
 import chainer_ooc
 from chainer_ooc.backends import arrays
+from chainer_ooc.backends.host.arrays import COLUMNS
 from chainer_ooc.errors import InfeasibleBudgetError, LostMapError, RecomputeMismatchError
+from chainer_ooc.execute import manager
 from chainer_ooc.execute.functions import prototype
 from chainer_ooc.problem import Verdict, can_recompute
 from support.combinations import spread
@@ -386,6 +389,82 @@ def test_a_second_backward_pass_makes_maps_again():
     expected = run(wide_model(), 5, after=backward_twice)
     with ooc('recompute-all'):
         assert run(wide_model(), 5, after=backward_twice) == expected
+
+
+@pytest.mark.parametrize('features', [8000, *(2 * columns for columns in COLUMNS)])
+def test_a_batch_whose_rows_change_places_before_backward_is_noticed(features):
+    batch = np.random.RandomState(0).uniform(-1, 1, (64, features)).astype(np.float32)
+
+    def iterate():
+        x = chainer.Variable(batch)
+        loss = F.sum(F.tanh(F.sin(x)))
+        batch[:] = batch[::-1].copy()
+        loss.backward()
+
+    with ooc('recompute-all'), pytest.raises(LostMapError, match='has changed since'):
+        for _ in range(3):
+            iterate()
+
+
+class Lasts(chainer.FunctionNode):
+    """Gives what it is given; its backward ends what the program holds."""
+
+    def __init__(self, end):
+        self.end = end
+
+    def forward(self, inputs):
+        return inputs[0] * 1,
+
+    def backward(self, indexes, gradients):
+        self.end()
+        return gradients
+
+
+@pytest.mark.parametrize('ends', ['before', 'by the collector', 'after'])
+def test_what_a_variable_shows_until_backward_is_under_way_can_be_made_again(ends):
+    """No function retains what F.sin gives, from which F.tanh's output is made."""
+    def iterate(number):
+        x = chainer.Variable(np.random.RandomState(number).uniform(-1, 1, 1000).astype(np.float32))
+        h, held = F.sin(x), []
+        held.append([held, h] if ends == 'by the collector' else h)
+        y = F.tanh(F.tanh(h))
+        end = {'before': held.clear, 'by the collector': gc.collect, 'after': lambda: None}[ends]
+        shown = held if ends == 'after' else None
+        del h, held
+        y, = Lasts(end).apply((F.tanh(y),))
+        del end
+        F.sum(y * y).backward()
+        return bits_of(x.grad), shown and bits_of(shown[0].array)
+
+    expected = list(map(iterate, range(5)))
+    with ooc('recompute-all'):
+        assert list(map(iterate, range(5))) == expected
+        assert chainer_ooc.stats().recomputed_calls
+
+
+def test_what_a_variable_shows_keeps_what_it_was_made_from_no_longer_than_the_iteration():
+    def iterate(is_kept):
+        h, held = F.sin(chainer.Variable(np.ones(40_000, np.float32))), []
+        held.append(h)
+        y = F.tanh(F.tanh(h))
+        del h
+        y, = Lasts((lambda: None) if is_kept else held.clear).apply((F.tanh(y),))
+        loss = F.sum(y)
+        del y
+        loss.backward()
+        return held
+
+    with ooc('recompute-all'):
+        for _ in range(3):
+            iterate(False)
+        memory = manager.current().memory
+        before = memory.known()
+        h, = iterate(True)
+        shown, = (each for each in memory.known() if each not in before and each.recipe is not None and each.is_shown())
+        h.unchain()
+        iterate(False)
+        assert shown.recipe is None
+        assert not shown.exposed
 
 
 def test_a_checksum_sees_a_changed_bit_and_rows_that_changed_places():

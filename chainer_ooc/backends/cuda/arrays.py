@@ -16,6 +16,8 @@ from chainer_ooc.backends.cuda.owner import Owner
 from chainer_ooc.backends.host.arrays import COLUMNS, in_order
 from chainer_ooc.backends.layout import Layout
 
+_SPREAD = 0x5851F42D4C957F2D  # the multiplier of Knuth's MMIX generator: odd, and below 2**63 for every CuPy
+
 
 def root_of(array: Any) -> Owner | None:
     """Returns the owner of an array's block, or None if that is not ours to move."""
@@ -67,14 +69,24 @@ def checksum(array: Any) -> int:
 
 
 def mark(array: Any) -> Any:
-    """A checksum that stays on the device: the sums of the content's columns, each times an odd number of its own."""
+    """A checksum that stays on the device: the sums of the content's columns, twice, each times a number of its own."""
     import cupy
 
     words = _words(cupy.ascontiguousarray(in_order(array)).reshape(-1))  # copies what has gaps alone
-    whole = words.size // COLUMNS * COLUMNS
-    sums, rest = words[:whole].reshape(-1, COLUMNS).sum(axis=0, dtype='u8'), words[whole:]
-    odd = cupy.arange(1, 4 * COLUMNS, 2, dtype='u8')
-    return (sums * odd[:COLUMNS]).sum() + (rest * odd[COLUMNS:COLUMNS + rest.size]).sum()
+    numbers = []
+    for columns in COLUMNS:
+        whole = words.size // columns * columns
+        numbers += [words[:whole].reshape(-1, columns).sum(axis=0, dtype='u8'), words[whole:]]
+    together = cupy.concatenate(numbers)
+    return (together * _factors(together.size)).sum()
+
+
+def _factors(count: int) -> Any:
+    """Odd numbers without a pattern: with 1, 3, 5 a word that moves up would make up for its like that moves down."""
+    import cupy
+
+    numbers = cupy.arange(1, count + 1, dtype='u8') * _SPREAD
+    return (numbers ^ (numbers >> 32)) * _SPREAD | 1
 
 
 def _words(flat: Any) -> Any:

@@ -22,8 +22,9 @@ Array = np.ndarray[Any, Any]
 
 #: NPY_ARRAY_WRITEABLE. Reading `flags.writeable` itself warns for what numpy.broadcast_arrays gave.
 _WRITEABLE = 0x400
-#: Columns of a checksum: a prime, so that rows of common lengths that change places are noticed.
-COLUMNS = 4093
+#: Columns of the two sums of a checksum. Words that change places are noticed unless they lie in one column of both:
+#: primes, so that these are 134 MB apart.
+COLUMNS = (4093, 4099)
 #: Of an array with gaps so much is copied at once for a checksum.
 PART_BYTES = 1 << 20
 
@@ -88,15 +89,18 @@ def links(holder: Any) -> tuple[Any, ...]:
 
 
 def checksum(array: Array) -> int:
-    """A number that changes with the content; about as fast as memory can be read."""
+    """A number that changes with the content; about half as fast as memory can be read."""
     flat = flat_bytes(array)
     if flat is None:  # such as images cut out of larger ones: no copy of all of them has room anywhere
         crc = 0
         for part in np.array_split(array, -(-array.nbytes // PART_BYTES), axis=int(np.argmax(array.shape))):
             crc = zlib.crc32(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data, crc)
         return crc
-    if flat.size < 8 * COLUMNS:
+    if flat.size < 8 * COLUMNS[-1]:
         return zlib.crc32(flat.data)
-    words = flat[:flat.size // (8 * COLUMNS) * 8 * COLUMNS].view(np.uint64).reshape(-1, COLUMNS)
-    sums = np.add.reduce(words, axis=0)
-    return zlib.crc32(flat[words.nbytes:].data, zlib.crc32(sums.view(np.uint8).data))
+    crc = 0
+    for columns in COLUMNS:  # of all the bytes it would be half as fast, or a quarter
+        words = flat[:flat.size // (8 * columns) * 8 * columns].view(np.uint64).reshape(-1, columns)
+        crc = zlib.crc32(np.add.reduce(words, axis=0).view(np.uint8).data, crc)
+        crc = zlib.crc32(flat[words.nbytes:].data, crc)
+    return crc

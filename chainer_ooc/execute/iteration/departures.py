@@ -43,6 +43,7 @@ class Departures:
         self._now = 0
         self._waiting = Waiting(memory, following)
         self._retries: dict[int, list[tuple[_Ref, int]]] = collections.defaultdict(list)  # by when; with its tries
+        self._only_shown: list[_Ref] = []
 
     def prepare(self) -> None:
         """Has far memory made ready for what the plan will have leave."""
@@ -163,7 +164,8 @@ class Departures:
     def _keep_shown(self) -> None:
         """Has what a Variable of the program's shows swapped out in place of discarded.
 
-        It may be read after the parameters have changed, from which it could not be made again.
+        It may be read after the parameters have changed, from which it could not be made again. What no function
+        retains stays where the Variable has it, and can be made again for what is made from it, if that ends before.
         """
         for ref in self._register.storages:
             storage = ref()
@@ -172,4 +174,15 @@ class Departures:
             if storage.is_lost():
                 storage.memory.fetch(storage, exposed=False)
                 storage.memory.swap_out(storage)
+            elif not storage.is_retained():
+                self._only_shown.append(ref)
+                continue
             storage.remember(None)
+
+    def end(self) -> None:
+        """The iteration is over: what a Variable shows does not keep what it was made from."""
+        for ref in self._only_shown:
+            storage = ref()
+            if storage is not None:
+                storage.remember(None)
+        self._only_shown.clear()

@@ -320,6 +320,7 @@ class Iteration(Quietly):
         if self.quiet is not None:
             self.quiet.end_backward()
         self.writes.end_backward()
+        self._departures.end()
         self._meter.stop()
         self._memory.meter(None)
         self._memory.pin()
