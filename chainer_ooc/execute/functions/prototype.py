@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -131,8 +130,8 @@ class Prototype:
         try:
             entries.clear()
             entries.update(self.configuration)
-            with warnings.catch_warnings(), np.errstate(all='ignore'):
-                warnings.simplefilter('ignore')  # the first run has given them
+            # The first run has given NumPy's warnings. Filters of `warnings` are those of all threads, and stay.
+            with np.errstate(all='ignore'):
                 yield
         finally:
             entries.clear()
