@@ -36,7 +36,7 @@ class Settings:
     Attributes:
         policy: name of a policy in `classify.policies.POLICIES`.
         budget_bytes: near memory for all arrays, or None for what is free.
-        spill_dir: folder of the spill file, or None for the system's temporary folder.
+        spill_dir: absolute path of the folder of the spill file, or None for the system's temporary folder.
         host_limit_bytes: pinned memory for far copies (cuda only), or None for a share of what is free.
         workspace_bytes: scratch of one call, or None for Chainer's own way.
         min_bytes: arrays smaller than this always stay.
@@ -63,8 +63,10 @@ class Settings:
     parameters: str | None = None
 
 
-def check(name: str, value: Any) -> None:
-    """Checks a value for the entry `name`.
+def check(name: str, value: Any) -> Any:
+    """Checks a value for the entry `name`, and gives what is to be set.
+
+    That is the value as it is, and of a path the absolute one: the program may go to another folder.
 
     Raises:
         ConfigError: there is no such entry, or it cannot have this value; the message names those that it can have.
@@ -72,8 +74,9 @@ def check(name: str, value: Any) -> None:
     if name not in _ENTRIES:
         raise ConfigError(f'chainer.config.{name} is no entry of chainer_ooc; {did_you_mean(name, _ENTRIES)}there are: '
                           f'{", ".join(sorted(_ENTRIES))}')
-    _, reader = _ENTRIES[name]
-    reader(name, value)
+    attribute, reader = _ENTRIES[name]
+    read = reader(name, value)
+    return read if attribute in _PATHS else value
 
 
 def current() -> Settings:
@@ -153,7 +156,7 @@ def _folder(name: str, value: Any) -> str:
         raise _refuse(name, value, 'there is no such folder; make it, or use None for the temporary folder')
     if not os.access(folder, os.W_OK | os.X_OK):
         raise _refuse(name, value, 'the folder cannot be written to; choose another, or change its mode')
-    return folder
+    return os.path.abspath(folder)
 
 
 def _count(name: str, value: Any) -> int:
@@ -195,6 +198,9 @@ def _log_level(name: str, value: Any) -> int:
         raise _refuse(name, value, "use None or a level of Python's logging, such as 'INFO' or logging.INFO")
     return level
 
+
+#: Attributes of `Settings` that are paths.
+_PATHS = ('spill_dir', 'plan_file')
 
 #: By entry: what `Settings` calls it, and what reads it.
 _ENTRIES: dict[str, tuple[str, _Reader]] = {

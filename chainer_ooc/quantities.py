@@ -11,7 +11,8 @@ import re
 
 _FACTORS = {'': 1, 'b': 1}
 for _power, _prefix in enumerate('kmgt', start=1):
-    _FACTORS.update({_prefix: 1000**_power, f'{_prefix}b': 1000**_power, f'{_prefix}ib': 1024**_power})
+    _FACTORS.update({_prefix: 1000**_power, f'{_prefix}b': 1000**_power,
+                     f'{_prefix}i': 1024**_power, f'{_prefix}ib': 1024**_power})
 
 #: More than any memory has, and little enough for all arithmetic of the system.
 MOST_BYTES = 2**60

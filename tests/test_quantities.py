@@ -11,7 +11,7 @@ from chainer_ooc.quantities import MOST_BYTES, format_bytes, format_enough, pars
     (0, 0), (1500000, 1500000), (1e9, 10**9), (2**60, 2**60), (0.9, 0),
     ('512', 512), ('512B', 512), (' 1.5GB ', 1500000000), ('1.5gb', 1500000000), ('1G', 10**9), ('.5 kB', 500),
     ('3 KiB', 3072), ('1MB', 10**6), ('1MiB', 2**20), ('1.4 GiB', int(1.4 * 2**30)), ('2TB', 2 * 10**12),
-    ('1tib', 2**40),
+    ('1tib', 2**40), ('512Mi', 512 * 2**20), ('1.5Gi', 3 * 2**29),
 ])
 def test_numbers_and_decimal_and_binary_units_are_bytes(written, nbytes):
     read = parse_bytes(written)

@@ -78,9 +78,11 @@ def dir_of(global_config):
 
 @pytest.mark.parametrize(('name', 'value'), GOOD_CASES)
 def test_a_good_value_is_taken_and_readable(name, value):
-    config.check(name, value)
+    is_path = name in ('ooc_spill_dir', 'ooc_plan') and value is not None
+    readable = os.path.abspath(os.fsdecode(value)) if is_path else value
+    assert config.check(name, value) == readable
     with chainer.using_config(name, value):
-        assert getattr(chainer.config, name) == value
+        assert getattr(chainer.config, name) == readable
         config.current()
     assert getattr(chainer.config, name) == DEFAULTS[name]
 
@@ -148,6 +150,19 @@ def test_a_plan_that_may_not_be_read_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(os, 'access', lambda path, mode: mode != os.R_OK)
     with pytest.raises(ConfigError, match='the file cannot be read; name another'):
         config.check('ooc_plan', str(tmp_path / 'plan.json'))
+
+
+@pytest.mark.parametrize(('entry', 'attribute'), [('ooc_spill_dir', 'spill_dir'), ('ooc_plan', 'plan_file')])
+@pytest.mark.parametrize('where', [chainer.config, chainer.global_config])
+def test_a_path_is_that_of_the_folder_where_it_was_set(where, entry, attribute, tmp_path, monkeypatch):
+    (tmp_path / 'data').mkdir()
+    path = 'data' if entry == 'ooc_spill_dir' else 'data/plan.json'
+    monkeypatch.setattr(where, entry, None, raising=False)
+    monkeypatch.chdir(tmp_path)
+    with using(ooc='swap-all'):
+        setattr(where, entry, path)
+        monkeypatch.chdir('/')
+        assert getattr(where, entry) == getattr(config.current(), attribute) == str(tmp_path / path)
 
 
 def test_settings_are_read_in_bytes_and_levels(tmp_path):
