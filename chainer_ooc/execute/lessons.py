@@ -6,9 +6,8 @@ import functools
 from collections.abc import Callable
 
 from chainer_ooc.execute import log
-from chainer_ooc.execute.graphs.following import note_that_it_makes_graphs
 from chainer_ooc.execute.graphs.graph import Graph
-from chainer_ooc.execute.graphs.graphs import Graphs
+from chainer_ooc.execute.graphs.graphs import Graphs, note_that_it_makes_graphs
 from chainer_ooc.execute.graphs.patience import Patience
 from chainer_ooc.execute.graphs.times import timing_of
 from chainer_ooc.execute.iteration.iteration import Iteration

@@ -21,7 +21,7 @@ from typing import Any
 from chainer_ooc import config
 from chainer_ooc.backends import BackendOptions
 from chainer_ooc.backends.base import Backend
-from chainer_ooc.errors import InfeasibleBudgetError
+from chainer_ooc.errors import InfeasibleBudgetError, OocError
 from chainer_ooc.execute import log
 from chainer_ooc.execute.alone import Evaluations, open_all
 from chainer_ooc.execute.default_budget import DefaultBudget
@@ -38,7 +38,6 @@ from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.on_file.parameters import ParametersOnFile
 from chainer_ooc.execute.other_threads import OtherThreads
 from chainer_ooc.execute.recording.parameters import Parameters
-from chainer_ooc.execute.recording.registration import name_of
 from chainer_ooc.execute.shortage import explain, explain_outside, what_holds
 from chainer_ooc.execute.storage.computing import RUNNING, forget_computations, is_computing, run_as
 from chainer_ooc.execute.storage.reentry import LOCK
@@ -59,6 +58,7 @@ class Session:
         memory: what is in near memory, and moves it.
         on_file: the parameters that lie in far memory, or None if none do.
         passing: the thread that runs a backward pass here, or None; another one than the owner if it is lent.
+        is_closed: it takes no more calls.
     """
 
     def __init__(self, owner: threading.Thread, device: str, settings: config.Settings, backend: Backend,
@@ -66,13 +66,11 @@ class Session:
         self.owner, self.device, self.settings = owner, device, settings
         log.set_level(settings.log_level)
         self.finished: Finished | None = None
-        self.memory = Residency(backend)
-        self._meter = backend.meter()
+        self.memory, self._meter = Residency(backend), backend.meter()
         blocks = None if settings.parameters is None else backend.file_backed
         self.on_file = None if blocks is None else ParametersOnFile(blocks, self._meter, settings.min_bytes)
         self._parameters = Parameters() if self.on_file is None else Parameters(self.on_file.is_on_file)
-        self._graphs = Graphs()
-        self._around = backend.computing()
+        self._graphs, self._around = Graphs(), backend.computing()
         self._evaluations = Evaluations(self.memory, self._parameters, self.on_file, self._around)
         self._iteration: Iteration | None = None
         self._patience, self._unplanned = Patience(), Unplanned()
@@ -84,7 +82,7 @@ class Session:
         self._quiet_iterations = QuietIterations(self.memory, self._parameters, self._other_threads)
         self.passing: threading.Thread | None = None
         self._planned_for: tuple[config.Settings, int] | None = None
-        self._closing = self._is_calling = False  # a forward call of the iteration in hand computes
+        self.is_closed = self._is_calling = False  # a forward call of the iteration in hand computes
         self._disturbed = False  # what other threads compute has disturbed the iteration in hand
 
     # --- what the seams call ---------------------------------------------------------------------------------------
@@ -99,13 +97,13 @@ class Session:
             outputs = self._call(function, inputs)
             RUNNING.is_foreign = None
         except BaseException as error:
-            self.fail(error, function, 'forward')
+            self.fail(error, function, inputs)
             raise
         return outputs
 
     def _call(self, function: Any, inputs: Sequence[Any]) -> tuple[Any, ...] | None:
         with LOCK:
-            if self._closing:
+            if self.is_closed:
                 return None
             if self.passing is not None:
                 self._go_on()
@@ -164,7 +162,7 @@ class Session:
                     self.on_file.after_step(function, arguments[3])
             RUNNING.is_foreign = None
         except BaseException as error:
-            self.fail(error, function, 'backward')
+            self.fail(error, function)
             raise
 
     def backward_pass(self, backprop: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -219,7 +217,7 @@ class Session:
         """
         thread = threading.current_thread()
         with LOCK:
-            is_free = self.passing in (None, thread) and not (self._is_calling or self._closing)
+            is_free = self.passing in (None, thread) and not (self._is_calling or self.is_closed)
             if not is_free or not self.has_made(functions):
                 return False
             self.passing = thread
@@ -247,7 +245,7 @@ class Session:
 
     def adopt(self, settings: config.Settings) -> bool:
         """Uses other settings from the next iteration on; False if they need another backend."""
-        if self._closing:
+        if self.is_closed:
             return False
         if settings is not self.settings:
             if BackendOptions.of(settings) != BackendOptions.of(self.settings):
@@ -260,11 +258,6 @@ class Session:
         """See `Expected.note_sent`."""
         with LOCK:
             self._parameters.note_sent(parameters)
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether it takes no more calls."""
-        return self._closing
 
     def is_idle(self) -> bool:
         """Whether none of its maps is away, and no thread runs a pass in it."""
@@ -312,7 +305,7 @@ class Session:
         with LOCK:
             if self.on_file is not None:
                 self.on_file.close()  # first: where there is no memory for what lies there, all goes on
-            self._closing = True  # if this is interrupted, all that can be done is to close again
+            self.is_closed = True  # if this is interrupted, all that can be done is to close again
             self._graphs.planner.close()
             self._abandon()
             self.memory.close()
@@ -365,8 +358,8 @@ class Session:
             self._lessons.take(iteration, trace, prepares, self._disturbed, self.memory.tally)
             self._quiet_iterations.is_over(iteration)
 
-    def fail(self, error: BaseException, function: Any = None, way: str = '') -> None:
-        """Ends the iteration after an exception (P9); plans learn nothing from it.
+    def fail(self, error: BaseException, function: Any = None, inputs: Sequence[Any] | None = None) -> None:
+        """Ends the iteration after an exception (P9), or a forward call (`inputs`) alone after one of its own.
 
         Raises:
             InfeasibleBudgetError, DeviceMemoryError: there was no room for what the function allocates.
@@ -375,13 +368,19 @@ class Session:
         if (self.passing or self.owner) is not threading.current_thread():
             return  # the owner has gone on meanwhile
         iteration, told = self._iteration, None
+        is_the_calls = isinstance(error, Exception) and not isinstance(error, (MemoryError, OocError))
         try:
+            if self._is_calling and iteration is not None and inputs is not None and is_the_calls:
+                with LOCK:
+                    self._is_calling = False
+                    iteration.forget_call(function, inputs)
+                return
             if function is not None and iteration is not None and isinstance(error, MemoryError):
-                following = iteration.following
-                where = following.name_of(iteration.recorder.next_position) or f'{way} of {name_of(function)}'
-                told = explain(error, where, self.memory, self._parameters, self.settings, following.refusal)
-        finally:
+                told = explain(error, function, inputs is None, iteration, self.memory, self._parameters)
             self._abandon()
+        except BaseException:
+            self._abandon()
+            raise
         try:
             if told is not None:
                 raise told from error

@@ -9,12 +9,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from types import TracebackType
+from typing import Any
 
 from chainer_ooc.config import Settings
 from chainer_ooc.errors import DeviceMemoryError, InfeasibleBudgetError, OocError
+from chainer_ooc.execute.iteration.iteration import Iteration
 from chainer_ooc.execute.iteration.room import UNDER_WAY
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.recording.parameters import Parameters
+from chainer_ooc.execute.recording.registration import name_of
 from chainer_ooc.execute.storage.reentry import LOCK
 from chainer_ooc.execute.storage.states import State
 from chainer_ooc.quantities import format_bytes
@@ -24,24 +27,28 @@ _LIMITS = "ulimit -d, ulimit -v, the container's"
 _advises = False
 
 
-def explain(error: BaseException, where: str, memory: Residency, parameters: Parameters, settings: Settings,
-            refusal: Callable[[InfeasibleBudgetError], OocError] = lambda error: error) -> OocError | None:
+def explain(error: BaseException, function: Any, in_backward: bool, iteration: Iteration, memory: Residency,
+            parameters: Parameters) -> OocError | None:
     """Returns the error to raise from one that left a computation; None if that one says enough.
+
+    It may take seconds, as the refusal of a budget counts all that is known to come.
 
     Args:
         error: what was raised.
-        where: what ran.
+        function: what ran.
+        in_backward: whether it was its step.
+        iteration: that it was of.
         memory: as it was then.
         parameters: those that are known; in a first iteration the memory has not counted them yet.
-        settings: of the iteration.
-        refusal: makes the refusal of a budget one that counts all that is known to come; it may take seconds.
     """
-    budget_bytes = memory.context.budget_bytes
+    settings, following, budget_bytes = iteration.settings, iteration.following, memory.context.budget_bytes
+    where = following.name_of(iteration.recorder.next_position)
+    where = where or f'{"backward" if in_backward else "forward"} of {name_of(function)}'
     if isinstance(error, DeviceMemoryError):
         if budget_bytes is None or error.floor_bytes <= budget_bytes:
             return None
         with LOCK:
-            return refusal(InfeasibleBudgetError(
+            return following.refusal(InfeasibleBudgetError(
                 settings.policy, budget_bytes, error.floor_bytes, where, doubt=UNDER_WAY))
     wanted_bytes = getattr(error, '_total_size', None)  # of NumPy's error for an array
     if wanted_bytes is None:

@@ -34,6 +34,9 @@ from chainer_ooc.schedule.swap_ins import SwapIn
 from chainer_ooc.trace import Call, Step
 from chainer_ooc.trace.scaling import grown
 
+#: What `Following.turn` changes.
+_TURNED = 'graph', 'orders', 'left', 'once_only', 'same_calls', '_alike', '_apart', '_next_swap_in'
+
 #: A step of an estimate's call may allocate so many times what its arrays are larger than was known.
 GRADIENTS_AND_SCRATCH = 2
 
@@ -49,6 +52,7 @@ class Following:
         token: the iteration's; it has the graph that was followed last.
         left: one was followed, and then the program differed.
         once_only: what recorded graphs need, if they come once only, and an unknown one surely has room; else None.
+        has_failed: a call has failed, and was none.
         same_calls: the other known graphs that have all calls of the one that is followed, and other steps.
     """
 
@@ -71,6 +75,8 @@ class Following:
         self._next_swap_in = 0
         self._more_bytes: dict[int, int] = {}  # of an estimate's call, by which its arrays are larger than was known
         self._mode = _mode()
+        self._turned_from: dict[str, Any] = {}
+        self.has_failed = False
 
     def batch_bytes(self, label: str, arguments: Forms, first_bytes: int) -> int:
         """Bytes of the maps from outside of the graph that begins with this call; see `begin` for the arguments."""
@@ -129,14 +135,19 @@ class Following:
 
         Either the graph is complete, and its first call comes again, which no known graph does there; while it is
         recorded, what comes may be part of it. Or no graph is followed, and a known one begins in another mode of
-        Chainer's (``chainer.config.train``), as a training after an evaluation.
+        Chainer's (``chainer.config.train``), as a training after an evaluation. Or a call has failed, and the first one
+        comes again: the program has given this iteration up, and the error may keep it alive.
         """
         graph = self.graph
         is_likely = (_mode() is not self._mode if graph is None
                      else not self._recorder.measures and position == len(graph.trace.calls))
-        if not is_likely:
+        if not (is_likely or self.has_failed):
             return False
         label, arguments = name_of(function), forms([array_of(each) for each in inputs])
+        if not is_likely:
+            first = self._recorder.calls[0] if self._recorder.calls else None
+            return (graph is not None and graph.begins_with(label, arguments) if first is None
+                    else (first.label, first.arguments) == (label, arguments))
         if graph is None:
             return bool(self._graphs.beginning_with(label, arguments))
         return graph.begins_with(label, arguments) and not self._graphs.go_on(graph, label, arguments)
@@ -147,6 +158,7 @@ class Following:
         Room is made by what they took, so a graph that has another call there is left before this one runs. Which of
         several it is, is known by its outputs.
         """
+        self._turned_from = {}
         if self.graph is None:
             return []
         label, arguments = name_of(function), forms([getattr(each, '_node', each) for each in inputs])
@@ -163,6 +175,11 @@ class Following:
         if graph is not None and graph.is_loose:
             known = graph.trace.calls[call.index]
             self._more_bytes[call.index] = max(0, _bytes(call) - _bytes(known))
+
+    def take_back(self) -> None:
+        """Follows what was followed before the call in hand, which has failed."""
+        vars(self).update(self._turned_from)
+        self.token.graph = self.graph
 
     def check(self, calls: int, is_alike: Callable[[Graph], bool]) -> Graph | None:
         """Follows another graph if the one in hand, which is like the first so many calls, is not like what runs.
@@ -205,6 +222,7 @@ class Following:
         Raises:
             InfeasibleBudgetError, PlanMismatchError, SpillError: see `begin`.
         """
+        self._turned_from = {name: getattr(self, name) for name in _TURNED}
         self.leave()
         self._alike = list(graphs[1:])
         with self._unmetered():
@@ -273,13 +291,19 @@ class Following:
         """Goes on to the next swap-in: the one that was due is under way, or the map is there."""
         self._next_swap_in += 1
 
-    def next_use(self, map_id: int, position: int) -> float:
-        """The position at which a map is used next; infinity if it is not."""
-        assert self.graph is not None
-        feature_map = self.graph.trace.maps[map_id]
-        if feature_map.last_forward_use >= position:
+    def next_use(self, storage: Storage) -> float:
+        """The position of a storage's next use by the plan; without one the least recently used is evicted first.
+
+        What is left of an iteration that is over is evicted before all, as is what is not used any more.
+        """
+        maps, position = () if self.graph is None else self.graph.trace.maps, self._recorder.next_position
+        if storage.token is not self.token:
+            return float('inf')
+        if storage.map >= len(maps):
+            return -float(storage.touched)
+        if maps[storage.map].last_forward_use >= position:
             return position
-        return next((use for use in self.orders.plan.chains.uses[map_id] if use >= position), float('inf'))
+        return next((use for use in self.orders.plan.chains.uses[storage.map] if use >= position), float('inf'))
 
     # --- following and leaving -------------------------------------------------------------------------------------
 
@@ -366,20 +390,6 @@ def _no_doubt(known: Sequence[Models]) -> str:
 
 def _bytes(call: Call) -> int:
     return sum(each.nbytes for each in (*call.arguments, *call.results))
-
-
-def note_reuse(storages: Iterable[Storage]) -> None:
-    """Maps of earlier iterations' graphs were read again: plans of those lose them no more."""
-    for each in storages:
-        if each.token is not None and each.token.graph is not None:
-            each.token.graph.note_reuse([each.map])
-
-
-def note_that_it_makes_graphs(graph: Graph | None) -> None:
-    """A graph's backward pass makes another: a later backward pass may read each of its maps once more."""
-    if graph is not None and not graph.makes_graphs:
-        graph.makes_graphs = True
-        graph.note_reuse(range(len(graph.trace.maps)))
 
 
 def _mode() -> object:

@@ -21,6 +21,7 @@ from chainer_ooc.execute.graphs.orders import Conditions
 from chainer_ooc.execute.graphs.planner import Planner
 from chainer_ooc.execute.graphs.saved_plans import SavedPlans
 from chainer_ooc.execute.graphs.times import Times
+from chainer_ooc.execute.storage.storage import Storage
 from chainer_ooc.trace import Trace
 
 GRAPHS = 64
@@ -246,3 +247,17 @@ def _extents_aside(arguments: Forms) -> tuple[object, ...]:
     """The forms of a call's inputs with the first one's extents left out."""
     first, others = arguments[:1], arguments[1:]
     return tuple((each.dtype, len(each.shape)) for each in first), others
+
+
+def note_reuse(storages: Iterable[Storage]) -> None:
+    """Maps of earlier iterations' graphs were read again: plans of those lose them no more."""
+    for each in storages:
+        if each.token is not None and each.token.graph is not None:
+            each.token.graph.note_reuse([each.map])
+
+
+def note_that_it_makes_graphs(graph: Graph | None) -> None:
+    """A graph's backward pass makes another: a later backward pass may read each of its maps once more."""
+    if graph is not None and not graph.makes_graphs:
+        graph.makes_graphs = True
+        graph.note_reuse(range(len(graph.trace.maps)))

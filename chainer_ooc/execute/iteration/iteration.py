@@ -22,8 +22,8 @@ from chainer_ooc.config import Settings
 from chainer_ooc.execute import log
 from chainer_ooc.execute.finished import Finished
 from chainer_ooc.execute.functions.prototype import may_write_inputs
-from chainer_ooc.execute.graphs.following import Following, note_reuse, note_that_it_makes_graphs
-from chainer_ooc.execute.graphs.graphs import Graphs
+from chainer_ooc.execute.graphs.following import Following
+from chainer_ooc.execute.graphs.graphs import Graphs, note_reuse, note_that_it_makes_graphs
 from chainer_ooc.execute.iteration.comparison import Calls
 from chainer_ooc.execute.iteration.departures import Departures
 from chainer_ooc.execute.iteration.liveness import Liveness
@@ -113,9 +113,9 @@ class Iteration(Quietly):
         self.register.written = self._orders.written
         self._departures.prepare()
         self._memory.enter(Context(
-            tally, self.budget_bytes, self.settings.min_bytes, self._next_use, MAPPED if plan.mapped else COPY_IN,
-            plan.chains.shared, self._note_exposed, self._gone if self.recorder.measures else None,
-            self._meter.has_counted))
+            tally, self.budget_bytes, self.settings.min_bytes, self.following.next_use,
+            MAPPED if plan.mapped else COPY_IN, plan.chains.shared, self._note_exposed,
+            self._gone if self.recorder.measures else None, self._meter.has_counted))
 
     # --- forward ---------------------------------------------------------------------------------------------------
 
@@ -176,6 +176,17 @@ class Iteration(Quietly):
         self._memory.pin()
         if self.following.orders.plan.synchronous:
             self._memory.synchronise()
+
+    def forget_call(self, function: Any, inputs: Sequence[Any]) -> None:
+        """The call that has begun last has failed, and is no part of the graph; the program may go on."""
+        self.following.has_failed = True
+        if self.quiet is None:
+            self.following.take_back()
+            del self.recorder.near_bytes[self.recorder.next_position:]
+            self.writes.look_at_given()
+            self.writes.has_written(function, inputs)
+            self._recipes.forget()
+            self._memory.pin()
 
     # --- backward --------------------------------------------------------------------------------------------------
 
@@ -387,14 +398,3 @@ class Iteration(Quietly):
         peak_bytes = self._meter.above_mark_bytes()
         self._memory.note_peak(peak_bytes + beside_bytes)
         return peak_bytes
-
-    def _next_use(self, storage: Storage) -> float:
-        """The position of a storage's next use by the plan; without one the least recently used is evicted first.
-
-        What is left of an iteration that is over is evicted before all.
-        """
-        if storage.token is not self.token:
-            return float('inf')
-        if self.following.graph is None or storage.map >= len(self.following.graph.trace.maps):
-            return -float(storage.touched)
-        return self.following.next_use(storage.map, self.recorder.next_position)

@@ -57,7 +57,7 @@ class Unmoved:
 
     def begins_call(self, function: Any, inputs: Sequence[Any]) -> bool:
         """Whether a call that is about to run is such a one; makes room for it then."""
-        position = self._recorder.next_position
+        position, self._call = self._recorder.next_position, None  # the last one may have failed
         if not self._goes_on() or position not in self._orders.unmoved or position >= len(self._trace.calls):
             return False
         call = self._trace.calls[position]

@@ -1,0 +1,140 @@
+"""Errors of calls that the program catches: the call is no part of the graph, and all that comes is (P9)."""
+import chainer
+import chainer.functions as F
+import chainer.links as L
+import numpy as np
+import pytest
+
+import chainer_ooc
+from chainer_ooc.errors import InfeasibleBudgetError
+from support.combinations import spread
+from support.trainings.ooc_training import bits_of, ooc
+
+POLICIES = ('keep', 'swap-all', 'pooch', 'sublinear', 'superneurons')
+
+
+class Fails(chainer.FunctionNode):
+    """A function of the program's that writes to what it is given, and fails."""
+
+    def __init__(self, at_all=True):
+        self.at_all = at_all
+
+    def forward(self, inputs):
+        inputs[0][:2] *= 2
+        if self.at_all:
+            raise ZeroDivisionError
+        return inputs[0] + 1,
+
+    def backward(self, indexes, gradients):
+        return gradients
+
+
+def concatenates_what_does_not_fit(h):
+    F.concat([h, np.zeros((3, 3), 'f')])
+
+
+def runs_past_the_end(h):
+    F.get_item(h, 10**9)
+
+
+def writes_and_fails(h):
+    Fails().apply((h,))
+
+
+ERRORS = {each.__name__: each for each in (concatenates_what_does_not_fit, runs_past_the_end, writes_and_fails)}
+
+
+class Network(chainer.Chain):
+    """A network whose program tries something that fails in its midst, or at another place."""
+
+    def __init__(self, fails, places):
+        super().__init__()
+        np.random.seed(0)
+        self.fails, self.places = fails, places
+        with self.init_scope():
+            self.fc0, self.fc1 = L.Linear(40, 50), L.Linear(50, 50)
+
+    def __call__(self, x):
+        h = self.fc0(x)
+        for place in range(6):
+            if place in self.places:
+                try:
+                    self.fails(h)
+                except (IndexError, ZeroDivisionError, chainer.utils.type_check.InvalidType):
+                    pass
+            h = self.fc1(F.tanh(h)) if place % 2 else F.sigmoid(h)
+        return F.sum(h * h)
+
+
+def train(fails, places, iterations=5):
+    model = Network(fails, places)
+    optimizer = chainer.optimizers.MomentumSGD(0.01).setup(model)
+    bits = []
+    for number in range(iterations):
+        x = np.random.RandomState(number).uniform(-1, 1, (100, 40)).astype('f')
+        loss = model(x)
+        model.cleargrads()
+        loss.backward()
+        optimizer.update()
+        bits += [bits_of(loss.array), *(bits_of(each.array) for _, each in sorted(model.namedparams()))]
+        del loss
+    return bits
+
+
+@pytest.mark.parametrize(('policy', 'error', 'places'), spread(
+    POLICIES, list(ERRORS), [(0,), (3,), (1, 2, 5), tuple(range(6))], every=2))
+def test_what_comes_after_a_caught_error_is_of_the_same_graph(policy, error, places):
+    expected = train(ERRORS[error], places)
+    with ooc(policy):
+        assert train(ERRORS[error], places) == expected
+        assert chainer_ooc.stats().phase == 'run'
+        assert len(chainer_ooc.trace().calls) == 1 + 6 + 3 + 2
+        assert len(chainer_ooc.trace().steps) == len(chainer_ooc.trace().calls)
+
+
+@pytest.mark.parametrize('policy', ['keep', 'swap-all'])
+def test_a_budget_is_that_of_the_whole_graph(policy):
+    floors = []
+    for places in [(), (3,)]:
+        with ooc(policy, budget=1000), pytest.raises(InfeasibleBudgetError) as caught:
+            train(ERRORS['runs_past_the_end'], places)
+        floors.append(caught.value.floor_bytes)
+        chainer_ooc.reset()
+    assert floors[0] <= floors[1] <= floors[0] * 1.02
+
+
+@pytest.mark.parametrize('policy', POLICIES)
+def test_at_the_floor_the_budget_holds(policy):
+    expected = train(ERRORS['concatenates_what_does_not_fit'], (1, 3))
+    with ooc(policy, budget=1000), pytest.raises(InfeasibleBudgetError) as caught:
+        train(ERRORS['concatenates_what_does_not_fit'], (1, 3))
+    chainer_ooc.reset()
+    with ooc(policy, budget=int(caught.value.floor_bytes * 1.02)):
+        assert train(ERRORS['concatenates_what_does_not_fit'], (1, 3)) == expected
+        assert chainer_ooc.stats().peak_bytes <= chainer_ooc.stats().budget_bytes
+
+
+@pytest.mark.parametrize('policy', POLICIES)
+@pytest.mark.parametrize('known', [0, 1, 4])
+def test_an_iteration_that_is_given_up_ends_although_its_error_keeps_it_alive(policy, known):
+    """A batch that does not fit, say: the program notes the error, with all frames, and takes the next one."""
+    model, errors = Network(writes_and_fails, ()), []
+    optimizer = chainer.optimizers.SGD(0.01).setup(model)
+    with ooc(policy):
+        for number in range(known + 5):
+            model.places = ()
+            try:
+                if number == known:
+                    h = F.sigmoid(model.fc0(np.ones((100, 40), 'f')))
+                    F.concat([F.tanh(h), np.zeros((3, 3), 'f')])
+                loss = model(np.ones((100, 40), 'f'))
+            except chainer.utils.type_check.InvalidType as error:
+                errors.append((error, h))
+                continue
+            model.cleargrads()
+            loss.backward()
+            optimizer.update()
+            del loss
+        assert len(errors) == 1
+        assert chainer_ooc.stats().phase == 'run'
+        assert len(chainer_ooc.trace().calls) == 1 + 6 + 3 + 2
