@@ -8,6 +8,7 @@ import functools
 import gc
 import itertools
 import os
+import profile
 import signal
 import threading
 
@@ -348,24 +349,25 @@ def test_a_finalizer_in_a_thread_that_copies_closes_no_session():
     assert refused == [f'{OWN_THREADS}-test']
 
 
-def defined(name, call):
+def defined(name, call, filename='<string>'):
     """A function that calls another, as if a module of that name had it."""
     namespace = {'__name__': name}
-    exec(f'def {call}(inner): return inner()', namespace)
+    exec(compile(f'def {call}(inner): return inner()', filename, 'exec'), namespace)
     return namespace[call]
 
 
-def test_who_asks_for_memory_amid_a_change_is_told_by_the_frames():
+@pytest.mark.parametrize(('name', 'filename'), [
+    ('program', '/home/somebody/program.py'), ('__main__', '<stdin>'), ('profile', '/home/somebody/profile.py')])
+def test_who_asks_for_memory_amid_a_change_is_told_by_the_frames(name, filename):
     core = 'chainer_ooc.execute.made_up'
-    changes, calls, asks, program = (defined(*each) for each in (
-        (core, 'changes'), (core, 'calls'), (core, 'asks'), ('program', 'handles')))
+    changes, calls, asks = (defined(core, each) for each in ('changes', 'calls', 'asks'))
+    program, pythons = defined(name, 'handles', filename), defined('profile', 'handles', profile.__file__)
     reentry.runs_functions(calls)
 
-    def handler():
-        return program(functools.partial(asks, reentry.asks_amid))
-
+    handler = functools.partial(program, functools.partial(asks, reentry.asks_amid))
     assert not changes(handler), 'nothing has begun'
     with reentry.LOCK:
         assert changes(handler)
         assert not calls(handler)
         assert not changes(functools.partial(asks, reentry.asks_amid)), 'the core itself asks'
+        assert not changes(functools.partial(pythons, functools.partial(asks, reentry.asks_amid)))

@@ -38,8 +38,9 @@ is_locked: Callable[[], bool] = LOCK._is_owned  # type: ignore[attr-defined]
 
 _CORE = __name__.partition('.')[0]
 
-#: Code between a reader and what it reads, which may be either's.
-_BETWEEN = frozenset({'chainer', 'cupy', 'numpy', *sys.stdlib_module_names})
+#: Code between a reader and what it reads, which may be either's; so is Python's own.
+_BETWEEN = frozenset({'chainer', 'cupy', 'numpy'})
+_PYTHONS = os.path.dirname(os.__file__), '<'  # generated code, such as that of dataclasses, has no file
 
 #: Modules of the core that reads come through.
 _ENTRANCES = frozenset({__name__, f'{_CORE}.execute.manager', f'{__package__}.slots'})
@@ -104,9 +105,14 @@ def _beneath_program(is_entrance: Callable[[str], bool]) -> CodeType | None:
                 return frame.f_code
             if not is_entrance(name):
                 return None
-        elif package not in _BETWEEN:
+        elif package not in _BETWEEN and not _is_pythons(package, frame.f_code.co_filename):
             by_program = True
     return None
+
+
+def _is_pythons(package: str, filename: str) -> bool:
+    """Whether code is of Python's library, and not of a module of the program's with the name of one of those."""
+    return package in sys.stdlib_module_names and filename.startswith(_PYTHONS)
 
 
 # Another thread may hold the lock at that moment.
