@@ -21,9 +21,10 @@ from typing import Any
 from chainer_ooc import config
 from chainer_ooc.backends import BackendOptions
 from chainer_ooc.backends.base import Backend
-from chainer_ooc.errors import InfeasibleBudgetError, OocError
+from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute import log
 from chainer_ooc.execute.alone import Evaluations, open_all
+from chainer_ooc.execute.caught import Caught
 from chainer_ooc.execute.default_budget import DefaultBudget
 from chainer_ooc.execute.finished import Finished
 from chainer_ooc.execute.functions.prototype import is_managed, may_write_inputs
@@ -73,7 +74,7 @@ class Session:
         self._graphs, self._around = Graphs(), backend.computing()
         self._evaluations = Evaluations(self.memory, self._parameters, self.on_file, self._around)
         self._iteration: Iteration | None = None
-        self._patience, self._unplanned = Patience(), Unplanned()
+        self._patience, self._unplanned, self._caught = Patience(), Unplanned(), Caught()
         self._lessons = Lessons(self._graphs, self._patience)
         self._default_budget = DefaultBudget(self.memory, self._parameters)
         self._latest: Token | None = None  # of the last one that was in hand
@@ -107,6 +108,8 @@ class Session:
                 return None
             if self.passing is not None:
                 self._go_on()
+            if self._caught.given_up is not None:
+                self._caught.note_call(inputs)
             if self._iteration is None or self._iteration.is_over() or self._iteration.begins_anew(function, inputs):
                 self._begin(function, inputs)
             iteration = self._iteration
@@ -191,7 +194,8 @@ class Session:
             self.fail(error)
             raise
         finally:
-            self._end_pass()
+            if self.passing is threading.current_thread():
+                self.passing = None
         return result
 
     def _go_on(self) -> None:
@@ -200,10 +204,6 @@ class Session:
             self._abandon()
             self.passing = None
             self._unplanned.went_on()
-
-    def _end_pass(self) -> None:
-        if self.passing is threading.current_thread():
-            self.passing = None
 
     def has_made(self, functions: Iterable[Any]) -> bool:
         """Whether any of these functions is of the graph of the iteration in hand."""
@@ -231,7 +231,8 @@ class Session:
             with self.memory.backend.serving():
                 yield
         finally:
-            self._end_pass()
+            if self.passing is threading.current_thread():
+                self.passing = None
             self._other_threads.hand_over(self.owner)
 
     def show(self, found: Sequence[Any], may_write: bool) -> None:
@@ -352,6 +353,7 @@ class Session:
             self.memory.mend()  # an interrupt may have come where none is noticed
         hand_over(self.memory, self._latest, self.settings.min_bytes)
         if iteration is not None:
+            self._caught.given_up = None
             if iteration.finished and iteration.settings.budget_bytes is None:  # the session's are the next one's
                 self._default_budget.note(max(iteration.budget_bytes, self.memory.tally.peak_bytes),
                                           iteration.room.beside.steady_bytes)
@@ -368,9 +370,8 @@ class Session:
         if (self.passing or self.owner) is not threading.current_thread():
             return  # the owner has gone on meanwhile
         iteration, told = self._iteration, None
-        is_the_calls = isinstance(error, Exception) and not isinstance(error, (MemoryError, OocError))
         try:
-            if self._is_calling and iteration is not None and inputs is not None and is_the_calls:
+            if self._is_calling and iteration is not None and inputs is not None and self._caught.goes_on_after(error):
                 with LOCK:
                     self._is_calling = False
                     iteration.forget_call(function, inputs)
@@ -391,7 +392,7 @@ class Session:
         with LOCK:
             if (iteration := self._iteration) is not None:
                 iteration.abandon()
-                self._iteration, self._is_calling = None, False
+                self._iteration, self._is_calling, self._caught.given_up = None, False, iteration.calls()
                 self._quiet_iterations.is_over(iteration)
                 self._lessons.give_up(self.settings.profile_iterations)
             self.memory.finish_swap_outs()

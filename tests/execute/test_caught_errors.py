@@ -100,7 +100,7 @@ def test_a_budget_is_that_of_the_whole_graph(policy):
             train(ERRORS['runs_past_the_end'], places)
         floors.append(caught.value.floor_bytes)
         chainer_ooc.reset()
-    assert floors[0] <= floors[1] <= floors[0] * 1.02
+    assert floors[0] <= floors[1] < floors[0] + 20_000  # a map, which the call that failed was given
 
 
 @pytest.mark.parametrize('policy', POLICIES)
@@ -116,13 +116,13 @@ def test_at_the_floor_the_budget_holds(policy):
 
 @pytest.mark.parametrize('policy', POLICIES)
 @pytest.mark.parametrize('known', [0, 1, 4])
-def test_an_iteration_that_is_given_up_ends_although_its_error_keeps_it_alive(policy, known):
+@pytest.mark.parametrize('catches', [True, False])
+def test_an_iteration_that_is_given_up_ends_although_its_error_keeps_it_alive(policy, known, catches):
     """A batch that does not fit, say: the program notes the error, with all frames, and takes the next one."""
-    model, errors = Network(writes_and_fails, ()), []
+    model, errors = Network(writes_and_fails, (1,) if catches else ()), []
     optimizer = chainer.optimizers.SGD(0.01).setup(model)
     with ooc(policy):
         for number in range(known + 5):
-            model.places = ()
             try:
                 if number == known:
                     h = F.sigmoid(model.fc0(np.ones((100, 40), 'f')))

@@ -206,9 +206,8 @@ def test_exception_in_a_function_passes_and_leaves_nothing(policy, at, where, er
     train_with_a_fault('residual', policy, at, Breaking(**{where: error('injected')}), error)
 
 
-@pytest.mark.parametrize(('where', 'error'), [
-    ('forward_error', KeyboardInterrupt), ('forward_error', MemoryError),
-    ('backward_error', KeyboardInterrupt), ('backward_error', ZeroDivisionError)])
+@pytest.mark.parametrize('error', [ZeroDivisionError, KeyboardInterrupt])
+@pytest.mark.parametrize('where', ['forward_error', 'backward_error'])
 @pytest.mark.parametrize('policy', POLICIES)
 def test_exception_ends_the_recording_at_once(policy, where, error, fragile):
     training = Training('residual')

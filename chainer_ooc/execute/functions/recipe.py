@@ -25,6 +25,7 @@ from chainer_ooc.execute.storage.account import find
 from chainer_ooc.execute.storage.slots import Array, array_of, hidden_slots
 from chainer_ooc.execute.storage.storage import Storage
 from chainer_ooc.problem import COPIED_BYTES
+from chainer_ooc.quantities import format_bytes
 
 _SERIAL = itertools.count()
 
@@ -151,7 +152,8 @@ class Recipe:
         """
         given = [each.get(here) for each in self.inputs]
         changes: list[Change] = [
-            (arrays.mark(array) != each.mark, functools.partial(_input_changed, array.nbytes, array.shape))
+            (arrays.mark(array) != each.mark,
+             functools.partial(_input_changed, self.prototype.name, array.nbytes, array.shape))
             for array, each in zip(given, self.inputs, strict=True) if each.mark is not None]
         outputs, hidden = self.prototype.run(given)
         made: Made = {}
@@ -217,11 +219,11 @@ def _laid_out(array: Array, layout: Layout, nbytes: int) -> Array:
     return laid_out  # type: ignore[no-any-return]
 
 
-def _input_changed(nbytes: int, shape: tuple[int, ...]) -> LostMapError:
+def _input_changed(name: str, nbytes: int, shape: tuple[int, ...]) -> LostMapError:
     return LostMapError(
-        f'a feature map has to be recomputed from an array of {nbytes} bytes, shape {shape}, that has changed since, '
-        'such as a parameter after an update or a batch that was written to; the next iteration plans for this use. To '
-        "go on now use policy 'swap-all', which keeps a copy of every map")
+        f'{name} has to run again for a feature map, and an array of {format_bytes(nbytes)}, shape {shape}, that it is '
+        'given has changed since, such as a parameter after an update or a batch that was written to; the next '
+        "iteration plans for this use. To go on now use policy 'swap-all', which keeps a copy of every map")
 
 
 def _other_values(prototype: Prototype) -> LostMapError:

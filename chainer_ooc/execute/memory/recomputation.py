@@ -23,6 +23,7 @@ from chainer_ooc.execute.memory.transit import Transit, note_lost
 from chainer_ooc.execute.storage.slots import Array
 from chainer_ooc.execute.storage.storage import Storage
 from chainer_ooc.problem import is_shared
+from chainer_ooc.quantities import format_bytes
 
 _ADVICE = ('the next iteration plans for this use. To go on now raise chainer.config.ooc_budget, or use policy '
            "'swap-all', whose maps can be read as long as their graph lives")
@@ -124,7 +125,7 @@ def _named(storage: Storage) -> str:
     graph = None if storage.token is None else storage.token.graph
     maker = graph.trace.maker_of(storage.map) if graph is not None and storage.map < len(graph.trace.maps) else None
     made = '' if maker is None else f', made by {maker.label}, forward of call {maker.index}{maker.place}'
-    return f'feature map {storage.map} ({storage.nbytes} bytes{made})'
+    return f'feature map {storage.map} ({format_bytes(storage.nbytes)}{made})'
 
 
 def _take_up(storage: Storage, parts: list[tuple[Layout, Array]]) -> ByteArray:

@@ -29,6 +29,7 @@ from chainer_ooc.execute.storage.states import State
 from chainer_ooc.execute.storage.storage import Storage
 from chainer_ooc.execute.tally import Tally
 from chainer_ooc.problem import Shared
+from chainer_ooc.quantities import format_bytes
 from chainer_ooc.simulate.timeline import Cause, Stream
 
 
@@ -88,7 +89,7 @@ class CopyIn:
         except DeviceMemoryError:
             raise
         except MemoryError:
-            raise MemoryError(f'no near memory for the {storage.nbytes} bytes of feature map {storage.map}; lower '
+            raise MemoryError(f'no near memory for feature map {storage.map} ({format_bytes(storage.nbytes)}); lower '
                               'chainer.config.ooc_budget, so that more of it stays free') from None
 
     def want(self, memory: Transit, storage: Storage) -> None:
