@@ -98,22 +98,38 @@ def test_what_stands_beside_the_maps_comes_from_the_trace(capsys, tmp_path):
     assert run_json(capsys, 'compare', str(tmp_path / 'trace.json'))['in_core_peak_bytes'] == 15 * MB
 
 
-def test_simulate_for_another_machine_takes_its_roofline(capsys, tmp_path):
-    # 8 images of 5 numbers through ReLUs; the batch is 640 of them in the end: bytes and times grow with it
+@pytest.fixture
+def relus(tmp_path):
+    """A file of 8 images of half a million numbers through ReLUs, so that bytes and times grow with the batch."""
     forms = (ArrayForm('<f4', (8, 500000)),)
     maps = tuple(dataclasses.replace(each, nbytes=16 * MB, shape=(8, 500000), dtype='float32') for each in TRACE.maps)
     calls = tuple(dataclasses.replace(each, label='ReLU', arguments=forms, results=forms) for each in TRACE.calls)
     (tmp_path / 'trace.json').write_text(dataclasses.replace(TRACE, calls=calls, maps=maps).to_json())
-    file = str(tmp_path / 'trace.json')
-    found = simulate(capsys, file, 'keep', '1GB', '--machine', 'v100-pcie3')
+    return str(tmp_path / 'trace.json')
+
+
+def test_simulate_for_another_machine_takes_its_roofline(capsys, relus):
+    found = simulate(capsys, relus, 'keep', '1GB', '--machine', 'v100-pcie3')
     # each call reads and writes 16 MB at 900 GB/s; each step reads its map and gradients
     forward, backward = 3 * 32e6 / 900e9, (16 + 16 + 32 + 32 + 16) * 1e6 / 900e9
     assert found['machine'] == 'v100-pcie3'
     assert found['seconds'] == pytest.approx(forward + backward)
-    larger = simulate(capsys, file, 'keep', '1GB', '--machine', 'v100-pcie3', '--batch', '16')
+    larger = simulate(capsys, relus, 'keep', '1GB', '--machine', 'v100-pcie3', '--batch', '16')
     assert larger['seconds'] == pytest.approx(2 * found['seconds'])
     # maps double, and what stands beside them, a MB, does not
     assert larger['peak_bytes'] - MB == 2 * (found['peak_bytes'] - MB)
+
+
+def test_explain_and_compare_are_for_another_machine_and_batch_too(capsys, relus):
+    found = simulate(capsys, relus, 'swap-all', '1GB', '--machine', 'v100-pcie3', '--batch', '16')
+    for command in (['explain', relus, '--policy', 'swap-all', '--budget', '1GB'],
+                    ['compare', relus, '--policies', 'swap-all', '--budgets', '1GB']):
+        status, out, err = run(capsys, *command, '--machine', 'v100-pcie3', '--batch', '16', '--json')
+        assert (status, err) == (0, '')
+        facts = json.loads(out)
+        row = facts['rows'][0] if command[0] == 'compare' else facts
+        assert {key: row[key] for key in ('seconds', 'peak_bytes', 'lower_bound_seconds')} == {
+            key: found[key] for key in ('seconds', 'peak_bytes', 'lower_bound_seconds')}
 
 
 def test_simulate_names_the_machines_that_there_are(capsys, file):
@@ -389,7 +405,7 @@ def test_a_layer_of_too_few_shapes_says_nothing_of_another_machine(capsys, file)
     (['compare', 'x', '--policies', 'keep,poch'], "argument --policies: there is no policy 'poch'"),
     (['compare', 'x', '--budgets', '1GB,,2GB'], "argument --budgets: '' is no amount of bytes"),
     (['plan'], 'the following arguments are required: TRACE, --policy, --budget'),
-    (['compare', 'x', '--budgts', '1GB'], "no option '--budgts'; did you mean '--budgets'? there are: --budgets"),
+    (['compare', 'x', '--budgts', '1GB'], "no option '--budgts'; did you mean '--budgets'? there are: --batch"),
     (['compare', 'x', 'y'], "there is no place for 'y'; \"chainer-ooc compare --help\" shows what can be written"),
     (['--verbos'], "there is no option '--verbos'; did you mean '--version'?"),
 ])

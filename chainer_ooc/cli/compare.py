@@ -12,7 +12,7 @@ from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.cli import arguments as common
 from chainer_ooc.cli import gap
 from chainer_ooc.cli.answer import Answer
-from chainer_ooc.cli.prediction import Prediction, predict, read_trace
+from chainer_ooc.cli.prediction import Prediction, predict, read_trace, trace_for
 from chainer_ooc.cli.stage import stage, stages
 from chainer_ooc.plans.making import in_core
 from chainer_ooc.problem import Decision, Problem, Verdict, problem_of
@@ -33,15 +33,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--budgets', type=common.several(common.budget), metavar='B1,B2',
                         help=(
         f'budgets, such as 800MB,1.5GB ({len(SHARES)}, from the peak of policy keep to the smallest that works)'))
+    common.add_machine_and_batch(parser)
 
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Simulates each pair.
 
     Raises:
-        OocError: the trace cannot be read.
+        OocError: the trace cannot be read, or does not tell how it grows with the batch; there is no such machine.
     """
-    trace = read_trace(arguments.trace)
+    trace = trace_for(read_trace(arguments.trace), common.machine_of(arguments), arguments.batch)
     reference = in_core(problem_of(trace, 1, arguments.min_bytes))
     budgets = arguments.budgets or _budgets(trace, arguments, reference.peak_bytes)
     problems = [problem_of(trace, budget_bytes, arguments.min_bytes) for budget_bytes in budgets]

@@ -12,7 +12,7 @@ from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.cli import arguments as common
 from chainer_ooc.cli import binding, gap, places
 from chainer_ooc.cli.answer import Answer
-from chainer_ooc.cli.prediction import read_trace
+from chainer_ooc.cli.prediction import read_trace, trace_for
 from chainer_ooc.cli.stage import stage
 from chainer_ooc.plans.making import plan_within
 from chainer_ooc.problem import Problem, problem_of
@@ -31,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_trace(parser)
     common.add_policy_and_budget(parser)
     common.add_prove(parser)
+    common.add_machine_and_batch(parser)
     parser.add_argument('--top', type=common.positive, default=10, metavar='N',
                         help='feature maps to show (%(default)s)')
 
@@ -40,9 +41,9 @@ def run(arguments: argparse.Namespace) -> Answer:
 
     Raises:
         InfeasibleBudgetError: no plan of the policy keeps within the budget.
-        OocError: the trace cannot be read.
+        OocError: the trace cannot be read, or does not tell how it grows with the batch; there is no such machine.
     """
-    trace = read_trace(arguments.trace)
+    trace = trace_for(read_trace(arguments.trace), common.machine_of(arguments), arguments.batch)
     problem = problem_of(trace, arguments.budget, arguments.min_bytes)
     plan = plan_within(POLICIES[arguments.policy], problem)
     timeline = simulate(problem, lay_out(problem, plan.decision()))
