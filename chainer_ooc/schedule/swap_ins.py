@@ -7,7 +7,7 @@ from which its bytes fit beside all that the positions up to its use need, and n
     positions       F  .  .  .  .  .  . use
     swap-in                      [=========]          starts after the last X
 
-Source: PoocH 4.3, figure 8.
+Source: PoocH 4.3, figure 10.
 """
 
 from __future__ import annotations

@@ -23,7 +23,10 @@ from chainer_ooc.schedule.schedule import demand_of
 
 
 def decide(problem: Problem) -> Decision:
-    """Keeps the longest run of maps up to the output that fits: a bisection, since each kept map adds to the demand."""
+    """Keeps a long run of maps up to the output that fits, by bisection.
+
+    It is the longest where each kept map adds to the demand. One from which others are recomputed may lessen it.
+    """
     trace = problem.trace
     starts = Starts(ahead=1, gates=steps_of(trace, is_convolution), checks_memory=False)
     rest = _verdicts_of_the_rest(problem)
