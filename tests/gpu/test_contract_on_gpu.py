@@ -4,6 +4,7 @@ Arrays are CuPy's. What is left out has its reason beside it; what only this dev
 """
 import importlib.util
 import pathlib
+import sys
 
 import numpy as np
 import pytest
@@ -163,6 +164,20 @@ def test_a_mark_stays_on_the_device_and_is_that_of_the_content(shape, dtype):
     array.reshape(-1)[-1] = 0
     assert arrays.mark(array) != before
     assert arrays.checksum(array) == int(arrays.mark(array))
+
+
+@pytest.mark.parametrize('classes', [10, 4093, 8186])
+def test_a_mark_on_the_device_is_that_of_the_host_s_arithmetic_and_tells_other_labels(classes, monkeypatch):
+    import cupy
+
+    from chainer_ooc.backends.cuda import arrays as device_arrays
+
+    one_hot = np.eye(classes, dtype='f4')[[5, 2, 8, 1] * 16]
+    found = int(device_arrays.mark(cupy.asarray(one_hot)))
+    assert found != int(device_arrays.mark(cupy.asarray(one_hot[[2, 1, 0, 3, *range(4, 64)]])))
+    with monkeypatch.context() as patched:
+        patched.setitem(sys.modules, 'cupy', np)
+        assert found == int(device_arrays.mark(one_hot))
 
 
 def test_a_thread_pins_what_is_prepared(backend, monkeypatch):
