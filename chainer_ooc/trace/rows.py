@@ -32,7 +32,8 @@ class FeatureMap:
             changed.
         written: its producer may not give it again: a function that may write to its inputs has read it, or the program
             has in forward, or has what it was made from.
-        reused: a backward pass of a later iteration has read it, after the uses that are known here.
+        reused: it was read after the uses that are known here: by a backward pass of a later iteration, or from the
+            graph by the program.
         held: something else held the array after its last use in backward, such as a function of second order, so that
             it stays in near memory.
         last_held: the last position in forward at which something else, such as a local variable, held the array after

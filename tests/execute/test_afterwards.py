@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import chainer_ooc
-from chainer_ooc.errors import LostMapError
+from chainer_ooc.errors import InfeasibleBudgetError, LostMapError
 from chainer_ooc.execute import manager
 from support.trainings.ooc_training import ooc
 
@@ -256,3 +256,38 @@ def fresh():
     chainer_ooc.reset()
     yield
     chainer_ooc.reset()
+
+
+def read_nodes(loss):
+    """What the graph has, from the loss on along the first inputs, as a program that draws activations reads it."""
+    found, function = [], loss.creator_node
+    while function is not None:
+        node = function.inputs[0]
+        found.append(None if node.data is None else node.data.tobytes())
+        function = node.creator_node
+    return found
+
+
+def train_and_read(iterations=5):
+    model, (x, t) = Network(), batch()
+    optimizer, found = chainer.optimizers.SGD(0.01).setup(model), []
+    for _ in range(iterations):
+        loss = model(x, t)
+        model.cleargrads()
+        loss.backward()
+        optimizer.update()
+        found += [read_nodes(loss), bits(model)]
+        del loss
+    return found
+
+
+@pytest.mark.parametrize('policy', ['keep', 'swap-all', 'pooch', 'sublinear', 'superneurons', 'tensor-cache'])
+def test_what_is_read_from_the_graph_after_each_update_is_planned_for(policy):
+    """It is seen in the recorded iteration; in the first one under a plan it was lost."""
+    expected = train_and_read()
+    with ooc(policy, budget=1000), pytest.raises(InfeasibleBudgetError) as caught:
+        train_and_read()
+    chainer_ooc.reset()
+    with ooc(policy, budget=int(1.02 * caught.value.floor_bytes)):
+        assert train_and_read() == expected
+        assert chainer_ooc.stats().peak_bytes <= chainer_ooc.stats().budget_bytes

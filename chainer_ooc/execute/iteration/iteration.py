@@ -115,7 +115,7 @@ class Iteration(Quietly):
         self._memory.enter(Context(
             tally, self.budget_bytes, self.settings.min_bytes, self.following.next_use,
             MAPPED if plan.mapped else COPY_IN, plan.chains.shared, self._note_exposed,
-            self._gone if self.recorder.measures else None, self._meter.has_counted))
+            self.register.gone if self.recorder.measures else None, self._meter.has_counted))
 
     # --- forward ---------------------------------------------------------------------------------------------------
 
@@ -304,6 +304,7 @@ class Iteration(Quietly):
         held = self._liveness.held()
         for map_id in held:
             self.recorder.maps[map_id].held = True
+        self.register.watch_reads()
         if self.following.graph is not None:
             self.following.graph.note_held(held)
         tally = self._memory.tally
@@ -380,12 +381,11 @@ class Iteration(Quietly):
             if not self.recorder.steps:  # later what has left is on its way back
                 self._departures.catch_up(position)
 
-    def _gone(self, token: object, map_id: int) -> None:
-        if token is self.token and map_id < len(self.recorder.maps):
-            self.recorder.gone(map_id)
-
     def _note_exposed(self, storage: Storage) -> None:
-        self.recorder.note_read(storage.map if storage.token is self.token else -1, self._in_backward)
+        is_own = storage.token is self.token
+        if is_own and self.finished and not storage.is_shown():
+            self.recorder.maps[storage.map].reused = True
+        self.recorder.note_read(storage.map if is_own else -1, self._in_backward)
 
     def _scratch_bytes(self) -> int:
         is_asked = self.recorder.measures or (self._in_backward and self.following.graph is None)

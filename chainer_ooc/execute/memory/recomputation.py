@@ -124,7 +124,8 @@ def _named(storage: Storage) -> str:
     """What messages call a map: its number and size, and what makes it, where its iteration's graph is known."""
     graph = None if storage.token is None else storage.token.graph
     maker = graph.trace.maker_of(storage.map) if graph is not None and storage.map < len(graph.trace.maps) else None
-    made = '' if maker is None else f', made by {maker.label}, forward of call {maker.index}{maker.place}'
+    made = ', given by the program' if storage.from_outside else '' if maker is None else (
+        f', made by {maker.label}, forward of call {maker.index}{maker.place}')
     return f'feature map {storage.map} ({format_bytes(storage.nbytes)}{made})'
 
 

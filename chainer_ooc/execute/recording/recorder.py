@@ -45,6 +45,7 @@ class MapRow:
     foreign: bool = False
     shown: bool = False
     written: bool = False
+    reused: bool = False
     held: bool = False
     last_held: int = -1
     backward_uses: list[int] = field(default_factory=list)
@@ -197,7 +198,8 @@ class Recorder:
                 foreign=row.foreign, last_forward_use=row.last_forward_use, backward_uses=tuple(row.backward_uses),
                 shape=tuple(row.shape), dtype=str(row.dtype),
                 last_alive=self.next_position - 1 if row.last_alive is None else row.last_alive,
-                shown=row.shown, written=row.written or map_id in written, held=row.held, last_held=row.last_held)
+                shown=row.shown, written=row.written or map_id in written, reused=row.reused, held=row.held,
+                last_held=row.last_held)
             for map_id, row in enumerate(self.maps))
         return Trace(
             device=backend.name, calls=calls, steps=steps, maps=maps, seconds=seconds,

@@ -63,6 +63,18 @@ class Register:
             row.foreign = storage is not None and is_foreign(storage)
             row.shown = storage is not None and storage.is_shown()
 
+    def watch_reads(self) -> None:
+        """While recorded, has reads after backward noticed: from the graph, of what no Variable shows."""
+        for ref in self.storages if self.recorder.measures else ():
+            storage = ref()
+            if storage is not None and not storage.is_shown():
+                storage.notice_reads()
+
+    def gone(self, token: object, map_id: int) -> None:
+        """Notes that a map's block went, if it is one of these."""
+        if token is self.token and map_id < len(self.recorder.maps):
+            self.recorder.gone(map_id)
+
     def call(self, function: Any, inputs: Sequence[Any], outputs: Sequence[Any], producer: int
              ) -> tuple[Ids, list[Storage]]:
         """Registers all that a call has touched; returns the ids, and the storages that its backward may read."""
