@@ -189,8 +189,8 @@ def test_an_error_about_a_map_says_where_it_is_made():
     net, (x, _) = Net(), arrays()
     trace = record(lambda: F.sum(net(x)))
     made = trace.calls[0].outputs[0]
-    lost = types.SimpleNamespace(map=made, nbytes=64, from_outside=False, token=types.SimpleNamespace(graph=types.SimpleNamespace(
-        trace=trace)))
+    token = types.SimpleNamespace(graph=types.SimpleNamespace(trace=trace))
+    lost = types.SimpleNamespace(map=made, nbytes=64, from_outside=False, token=token)
     assert recomputation._named(lost) == (
         f'feature map {made} (64 bytes, made by Convolution2DFunction, forward of call 0, at /res2/0/conv1 in {HERE}:'
         f'{FORWARD["block"] + 1})')
