@@ -13,7 +13,6 @@ import pytest
 
 import chainer_ooc
 from chainer_ooc.backends.host import HostBackend, arena, headroom
-from chainer_ooc.config import current
 from chainer_ooc.errors import DeviceMemoryError, InfeasibleBudgetError, OocError
 from chainer_ooc.execute import manager
 from chainer_ooc.execute.recording.parameters import Parameters
@@ -234,7 +233,8 @@ def test_with_a_workspace_and_large_maps_only_what_helps_is_advised():
         loss()
         with pytest.raises(MemoryError) as refused:
             np.empty(1 << 47, np.uint8)
-        told = explain(refused.value, 'forward of Refused', manager.current().memory, Parameters(), current())
+        session = manager.current()
+        told = explain(refused.value, Refused(), False, session._iteration, session.memory, Parameters())
     assert 'ooc_workspace' not in str(told) and 'ooc_min_bytes' not in str(told)
 
 
