@@ -453,3 +453,45 @@ def test_what_an_optimizer_begins_to_keep_between_two_backward_passes_counts_onc
         floors.append(caught.value.floor_bytes)
         chainer_ooc.reset()
     assert floors[0] <= 1.005 * floors[1]
+
+
+class Unrolled(chainer.Chain):
+    """Steps of a solver, as many as it is told, through one small network."""
+
+    def __init__(self):
+        super().__init__()
+        np.random.seed(0)
+        with self.init_scope():
+            self.inside, self.outside = L.Linear(30, 60), L.Linear(60, 30)
+
+    def __call__(self, h, steps):
+        for _ in range(steps):
+            slope = self.outside(F.tanh(self.inside(h)))
+            h = h + (slope + 2 * self.outside(F.tanh(self.inside(h + slope * 0.05)))) * 0.1
+        return F.mean(h ** 2)
+
+
+def unrolled_floor(policy, lengths, budget=1000):
+    """The budget that is named when this one is refused; itself where it is enough."""
+    try:
+        with ooc(policy, budget=budget, min_bytes=4096):
+            model = Unrolled()
+            optimizer = chainer.optimizers.Adam().setup(model)
+            for steps in lengths:
+                loss = model(np.ones((60, 30), np.float32), steps)
+                model.cleargrads()
+                loss.backward()
+                optimizer.update()
+                del loss
+    except InfeasibleBudgetError as error:
+        return error.floor_bytes
+    finally:
+        chainer_ooc.reset()
+    return budget
+
+
+@pytest.mark.parametrize('policy', ['sublinear', 'superneurons', 'tensor-cache', 'pooch'])
+def test_a_graph_that_is_recorded_while_another_one_is_followed_has_the_floor_that_it_has_alone(policy):
+    """The copies that recipes of the plan in force keep were measured as what the new graph needs."""
+    alone, first = (unrolled_floor(policy, [steps] * 3) for steps in (9, 8))
+    assert unrolled_floor(policy, [8, 9] * 6, int(1.02 * first)) < 1.05 * alone

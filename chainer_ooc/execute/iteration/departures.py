@@ -133,8 +133,8 @@ class Departures:
             return []
 
     def _is_refused(self, error: SpillError) -> None:
-        """Far memory has refused a map: without a plan nothing more leaves unless memory is short."""
-        if self._following.graph is not None:
+        """Far memory has refused a map: while recorded or without a plan nothing more leaves unless memory is short."""
+        if self._following.graph is not None and not self._register.recorder.measures:
             raise error
         self._is_eager = False
         log.logger.warning('what no plan is known for stays in memory: %s', error)

@@ -1,6 +1,7 @@
 """Recipes of the calls that a plan may have run again, written around their first run.
 
-A function is copied before it runs; while an iteration is recorded every one is, to see whether it could run again.
+A function is copied before it runs; while an iteration is recorded every one is, to see whether it could run again, and
+no recipe is written.
 """
 
 from __future__ import annotations
@@ -32,9 +33,13 @@ class Recipes:
         self.is_repeatable = False
 
     def prepare(self, function: Any, position: int) -> None:
-        """Copies a function that is about to run, where that may be needed."""
+        """Copies a function that is about to run, where that may be needed.
+
+        Not while the iteration is recorded: copies that recipes keep would be measured as if the graph needed them.
+        What the plan discards is swapped out then.
+        """
         records = self._register.recorder.measures
-        is_needed = position in self._following.orders.recipes and not may_change_maps(function)
+        is_needed = position in self._following.orders.recipes and not (records or may_change_maps(function))
         copied = prepare(function, self._memory.backend.repeats_random) if is_needed or records else None
         self.is_repeatable = records and copied is not None
         self._prototype = copied if is_needed else None
