@@ -245,11 +245,14 @@ def type_check_fails(run):
 
 
 def interrupted_at_drawn_lines(run, seed, again):
-    """Iterations that are each interrupted at a line, and done again in full by `again(model, number, loss)`."""
+    """Iterations that are each interrupted at a line, and done again in full by `again(model, number, loss)`.
+
+    None holds its batch in backward: where an interrupt has ended the recording of one that does, that would be new.
+    """
     model = Perceptron()
     optimizer = setup(model)
     drawn = np.random.RandomState(seed)
-    train_on(run, model, optimizer, *vectors(0))
+    learn(run, model, optimizer, loss_of(model, 0))
     for number in range(1, 9):
         lines, losses = int(np.exp(drawn.uniform(np.log(50), np.log(4000)))), [None]
 
@@ -260,7 +263,7 @@ def interrupted_at_drawn_lines(run, seed, again):
 
         interrupted_at(lines + 1, begin, 'line', lambda code: 'chainer' in code.co_filename)
         learn(run, model, optimizer, again(model, number, losses[0]))
-    train_on(run, model, optimizer, *vectors(20))
+    learn(run, model, optimizer, loss_of(model, 20))
 
 
 def same_forward(model, number, loss):
