@@ -405,7 +405,8 @@ def test_a_layer_of_too_few_shapes_says_nothing_of_another_machine(capsys, file)
     (['compare', 'x', '--policies', 'keep,poch'], "argument --policies: there is no policy 'poch'"),
     (['compare', 'x', '--budgets', '1GB,,2GB'], "argument --budgets: '' is no amount of bytes"),
     (['plan'], 'the following arguments are required: TRACE, --policy, --budget'),
-    (['compare', 'x', '--budgts', '1GB'], "no option '--budgts'; did you mean '--budgets'? there are: --batch"),
+    (['compare', 'x', '--budgts', '1GB'],
+     "no option '--budgts'; did you mean '--budgets'? there are: --batch, --batchsize, --budgets, "),
     (['compare', 'x', 'y'], "there is no place for 'y'; \"chainer-ooc compare --help\" shows what can be written"),
     (['--verbos'], "there is no option '--verbos'; did you mean '--version'?"),
 ])

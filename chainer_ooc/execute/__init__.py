@@ -23,6 +23,7 @@ folder imports only those below it; its own docstring lists its files::
     tally                   what an iteration cost, for `chainer_ooc.stats()`
     shortage                what a program is told when a computation got no memory
     other_threads           whether other threads are at work meanwhile
+    caught                  whether the program goes on after errors of forward calls
     unplanned               what a program is told whose threads leave nothing to make plans of
     log                     the logger
 """

@@ -313,6 +313,7 @@ def test_arrays_above_the_mapping_size_come_back_on_a_mapping(residency):
     assert_came_back(holder, storage, expected)
     assert type(storage.root().base) is block.HeapBlock
 
+
 @pytest.mark.parametrize('dtype', ['f8', 'f4', 'f2', 'u1'])
 @pytest.mark.parametrize('columns', [*COLUMNS, 2 * COLUMNS[0], 1024, 10])
 @pytest.mark.parametrize('mark', [arrays.checksum, device_arrays.mark])

@@ -85,5 +85,5 @@ def test_what_the_program_reads_outside_of_backward_is_proven_at_once(recomputin
     hidden = loss.creator_node.inputs[0].creator_node.inputs[0].creator_node.inputs[0]
     assert hidden.creator_node.label == 'Sigmoid'
     model.l2.W.array[0, 0] += 1
-    with pytest.raises(LostMapError, match='has changed since'):
+    with pytest.raises(LostMapError, match='that it is given has changed since'):
         hidden.get_variable().array  # noqa: B018

@@ -56,9 +56,10 @@ def test_maps_leave_and_are_recomputed_on_each_rank(trained, network, policy):
         assert under_plans
         assert 'swap-all' not in policy or min(each.swapped_out_bytes for each in under_plans) > 0
         # What an iteration would recompute is swapped out where it is recorded too, as another size of its graph comes.
+        recomputing = [each for each in under_plans if each.recomputed_calls > 0]
         if 'recompute-all' in policy:
-            assert max(each.recomputed_calls for each in under_plans) > 0
-            assert min(each.recomputed_calls + each.swapped_out_bytes for each in under_plans) > 0
+            most_bytes = max(each.swapped_out_bytes for each in recomputing)
+            assert all(each in recomputing or each.swapped_out_bytes > most_bytes for each in under_plans)
 
 
 @pytest.mark.parametrize('policy', TRAININGS['spread'])

@@ -34,9 +34,6 @@ from chainer_ooc.schedule.swap_ins import SwapIn
 from chainer_ooc.trace import Call, Step
 from chainer_ooc.trace.scaling import grown
 
-#: What `Following.turn` changes.
-_TURNED = 'graph', 'orders', 'left', 'once_only', 'same_calls', '_alike', '_apart', '_next_swap_in'
-
 #: A step of an estimate's call may allocate so many times what its arrays are larger than was known.
 GRADIENTS_AND_SCRATCH = 2
 
@@ -222,7 +219,7 @@ class Following:
         Raises:
             InfeasibleBudgetError, PlanMismatchError, SpillError: see `begin`.
         """
-        self._turned_from = {name: getattr(self, name) for name in _TURNED}
+        self._turned_from = {**vars(self), '_turned_from': {}}
         self.leave()
         self._alike = list(graphs[1:])
         with self._unmetered():

@@ -179,7 +179,6 @@ class Iteration(Quietly):
 
     def forget_call(self, function: Any, inputs: Sequence[Any]) -> None:
         """The call that has begun last has failed, and is no part of the graph; the program may go on."""
-        self.following.has_failed = True
         if self.quiet is None:
             self.following.take_back()
             del self.recorder.near_bytes[self.recorder.next_position:]
@@ -187,6 +186,7 @@ class Iteration(Quietly):
             self.writes.has_written(function, inputs)
             self._recipes.forget()
             self._memory.pin()
+        self.following.has_failed = True
 
     # --- backward --------------------------------------------------------------------------------------------------
 
