@@ -371,6 +371,7 @@ class Following:
     def end(self) -> None:
         """The iteration asks for no plan any more: what plans are made with refers back to it."""
         self._conditions, self._doubt_of = replace(self._conditions, standing_of=_nothing_stands), _no_doubt
+        self._turned_from = {}
 
     def leave(self) -> None:
         """Follows no graph any more: the program differs from it."""
