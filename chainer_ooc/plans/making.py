@@ -25,29 +25,17 @@ MARGIN = 1.02
 SMALLER_STEPS = (1, 2, 4, 8, 16, 35)
 
 
-def make_plan(policy: Policy, problem: Problem, tries_less: bool = False) -> Plan:
+def make_plan(policy: Policy, problem: Problem) -> Plan:
     """Has the policy decide, lays its decision out and simulates it.
-
-    For `tries_less` see `plan_within`.
 
     Raises:
         InfeasibleBudgetError: some position needs more than the budget under the policy's verdicts, or its swap-ins
             come when there is no memory for them; the error has a budget that works and what sets it.
     """
-    decision = policy.decide(problem)
-    schedule = lay_out(problem, decision)
-    if schedule.fits(problem.budget_bytes):
-        return plan_of(policy.name, problem, schedule)
-    floor = None
-    if tries_less and (policy.may_need_more or not decision.starts.checks_memory):
-        for less in _smaller(problem):
-            schedule_of_less = lay_out(less, policy.decide(less))
-            if schedule_of_less.fits(problem.budget_bytes):
-                return plan_of(policy.name, problem, schedule_of_less)
-        floor = _floor(policy, replace(problem, budget_bytes=1))
-        if floor.needed_bytes <= problem.budget_bytes:
-            return plan_of(policy.name, problem, floor.schedule)
-    raise _refusal(policy, problem, floor or _floor(policy, problem, schedule))
+    schedule = _decided(policy, problem)
+    if not schedule.fits(problem.budget_bytes):
+        raise _refusal(policy, problem, _floor(policy, problem, schedule))
+    return plan_of(policy.name, problem, schedule)
 
 
 def plan_within(policy: Policy, problem: Problem) -> Plan:
@@ -57,7 +45,20 @@ def plan_within(policy: Policy, problem: Problem) -> Plan:
     memory they keep more, and what they need grows past it: a budget above a floor that was named would be refused
     again. Commands that foretell a training use it; the papers' tables show such policies as they are.
     """
-    return make_plan(policy, problem, tries_less=True)
+    decision = policy.decide(problem)
+    schedule = lay_out(problem, decision)
+    if schedule.fits(problem.budget_bytes):
+        return plan_of(policy.name, problem, schedule)
+    if decision.starts.checks_memory and not policy.may_need_more:
+        raise _refusal(policy, problem, _floor(policy, problem, schedule))
+    for less in _smaller(problem):
+        schedule = _decided(policy, less)
+        if schedule.fits(problem.budget_bytes):
+            return plan_of(policy.name, problem, schedule)
+    floor = _floor(policy, replace(problem, budget_bytes=1))
+    if floor.needed_bytes > problem.budget_bytes:
+        raise _refusal(policy, problem, floor)
+    return plan_of(policy.name, problem, floor.schedule)
 
 
 def make_as_decided(policy: Policy, problem: Problem, decision: Decision) -> Plan:
@@ -92,6 +93,11 @@ def in_core(problem: Problem) -> Plan:
     return make_plan(POLICIES['keep'], replace(problem, budget_bytes=MOST_BYTES))
 
 
+def _decided(policy: Policy, problem: Problem) -> Schedule:
+    """What the policy decides, laid out."""
+    return lay_out(problem, policy.decide(problem))
+
+
 def _smaller(problem: Problem) -> Iterator[Problem]:
     """The same problem with less memory, down to half of it."""
     for budget_bytes in dict.fromkeys(math.ceil(problem.budget_bytes / MARGIN ** step) for step in SMALLER_STEPS):
@@ -120,11 +126,10 @@ def _floor(policy: Policy, problem: Problem, schedule: Schedule | None = None) -
 
     This ends: each decision needs more than the one before, and there are not more of them than classifications.
     """
-    schedule = schedule or lay_out(problem, policy.decide(problem))
+    schedule = schedule or _decided(policy, problem)
     while True:
         floor_bytes, position = schedule.needed_bytes, schedule.floor_at
-        larger = replace(problem, budget_bytes=floor_bytes)
-        schedule = lay_out(larger, policy.decide(larger))
+        schedule = _decided(policy, replace(problem, budget_bytes=floor_bytes))
         if schedule.fits(floor_bytes):
             return _Floor(floor_bytes, position, schedule)
 
