@@ -664,3 +664,19 @@ def test_a_copy_of_a_variable_outlives_its_graph_while_the_map_leaves():
         world.check()
     finally:
         world.abandon()
+
+
+def test_a_mapped_map_that_was_let_go_while_the_program_holds_it_can_be_given_on(memories):
+    shown = chainer.Variable(values())
+    shown.retain_data()
+    storage = stored(memories[0], shown)
+    away(storage)
+    memories[0].enter(Context(Tally(memories[0].backend), far=MAPPED))
+    given = chainer.Variable(shown.array)
+    memories[0].swap_out(storage)
+    assert storage.state is State.AWAY
+    output, lost = applied(memories[0], Tanh, given)
+    assert lost.discard()
+    with computing():
+        storage.fetch()
+    assert np.array_equal(output.array, np.tanh(values()))

@@ -28,6 +28,9 @@ from chainer_ooc.simulate.timeline import Cause
 #: So many references to storages are never looked through for those of dead ones.
 FEW = 64
 
+#: A block that is given to a function although its storage is in one of these: the program has held on to it.
+HELD_ON = frozenset({State.SPARE, State.AWAY, State.LOST})
+
 
 class Residency(Transit):
     """The storages of one session.
@@ -50,7 +53,7 @@ class Residency(Transit):
         """
         found = storage_at(root)
         if found is not None and not found.memory.closed:
-            if found.state is State.SPARE:
+            if found.state in HELD_ON:
                 found.memory.fetch(found, exposed=False)
             return found
         if not self.backend.manages(root) or arrays.flat_bytes(root) is None:
