@@ -163,5 +163,5 @@ def _session() -> Session | None:
 
 
 def policies() -> dict[str, str]:
-    """Returns the names that `chainer.config.ooc` can have, with one line each."""
+    """Returns the names that `chainer.config.ooc` can have, with one line each; ``module:attribute`` aside."""
     return {name: policy.summary for name, policy in POLICIES.items()}

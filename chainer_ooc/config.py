@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from chainer_ooc.classify.policies import POLICIES
+from chainer_ooc.classify.policies import POLICIES, policy_of
 from chainer_ooc.errors import ConfigError, did_you_mean
 from chainer_ooc.quantities import counted, parse_bytes
 
@@ -34,7 +34,7 @@ class Settings:
     """What one iteration runs under; the attributes are the config entries without their prefix.
 
     Attributes:
-        policy: name of a policy in `classify.policies.POLICIES`.
+        policy: name of a policy, as `classify.policies.policy_of` takes it.
         budget_bytes: near memory for all arrays, or None for what is free.
         spill_dir: absolute path of the folder of the spill file, or None for the system's temporary folder.
         host_limit_bytes: pinned memory for far copies (cuda only), or None for a share of what is free.
@@ -129,9 +129,14 @@ def _optional(read: _Reader) -> _Reader:
 
 
 def _policy(name: str, value: Any) -> str:
-    if not isinstance(value, str) or value not in POLICIES:
+    if not isinstance(value, str) or not (value in POLICIES or ':' in value):
         meant = did_you_mean(str(value), POLICIES)
-        raise _refuse(name, value, f'{meant}use None or one of: {", ".join(sorted(POLICIES))}')
+        raise _refuse(name, value, f'{meant}use None or one of: {", ".join(sorted(POLICIES))}; or module:attribute '
+                      'for a policy of your own')
+    try:
+        policy_of(value)
+    except ConfigError as error:
+        raise _refuse(name, value, str(error)) from error.__cause__
     return value
 
 

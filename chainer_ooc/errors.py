@@ -42,6 +42,10 @@ class ConfigError(OocError, ValueError):
     """A configuration entry has a value that cannot be used."""
 
 
+class PolicyError(OocError, RuntimeError):
+    """A policy of the user's own has failed, or has decided what cannot be followed."""
+
+
 class InfeasibleBudgetError(OocError, ValueError):
     """No plan keeps within the budget.
 

@@ -11,7 +11,7 @@ BUILT_INS = {
     errors.SpillError: OSError, errors.LostMapError: RuntimeError, errors.TraceFormatError: ValueError,
     errors.RecomputeMismatchError: RuntimeError, errors.PlanFormatError: ValueError, errors.RunFormatError: ValueError,
     errors.ReentryError: RuntimeError, errors.PlanMismatchError: ValueError, errors.DeviceMemoryError: MemoryError,
-    errors.ProfileError: TypeError}
+    errors.ProfileError: TypeError, errors.PolicyError: RuntimeError}
 WITH_VALUES = {errors.InfeasibleBudgetError, errors.RecomputeMismatchError, errors.PlanMismatchError,
                errors.DeviceMemoryError}
 

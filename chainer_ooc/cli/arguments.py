@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
-from chainer_ooc.classify.policies import POLICIES
+from chainer_ooc.classify.policies import policy_of
 from chainer_ooc.cost.machine import Machine, machine_names, read_machine
 from chainer_ooc.cost.network import Network, parse_network
-from chainer_ooc.errors import did_you_mean
+from chainer_ooc.errors import ConfigError, did_you_mean
 from chainer_ooc.quantities import parse_bytes
 
 #: The default of chainer.config.ooc_min_bytes, which cannot be asked where Chainer is absent.
@@ -110,8 +111,19 @@ def network(text: str) -> Network:
 
 
 def policy(text: str) -> str:
-    """Reads the name of a policy."""
-    return one_of('policy', text, POLICIES)
+    """Reads the name of a policy; one of the user's own is imported, from the current folder too."""
+    search_here()
+    try:
+        policy_of(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
+
+
+def search_here() -> None:
+    """Has imports look into the current folder as well: `python -m` does, the entry point does not."""
+    if '' not in sys.path:
+        sys.path.insert(0, '')
 
 
 def machine(text: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from chainer_ooc.classify.policies import POLICIES
+from chainer_ooc.classify.policies import policy_of
 from chainer_ooc.cli import arguments as common
 from chainer_ooc.cli import binding, gap, places
 from chainer_ooc.cli.answer import Answer
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     """
     trace = trace_for(read_trace(arguments.trace), common.machine_of(arguments), arguments.batch)
     problem = problem_of(trace, arguments.budget, arguments.min_bytes)
-    plan = plan_within(POLICIES[arguments.policy], problem)
+    plan = plan_within(policy_of(arguments.policy), problem)
     timeline = simulate(problem, lay_out(problem, plan.decision()))
     reasons = Reasons(problem, plan, timeline)
     retained = [each for each in trace.maps if each.retained]  # the others are freed by themselves

@@ -6,7 +6,7 @@ import argparse
 import time
 from pathlib import Path
 
-from chainer_ooc.classify.policies import POLICIES
+from chainer_ooc.classify.policies import policy_of
 from chainer_ooc.cli import arguments as common
 from chainer_ooc.cli import gap
 from chainer_ooc.cli.answer import Answer, listing, trying
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     problem = problem_of(trace, arguments.budget, arguments.min_bytes)
     started = time.perf_counter()
     with stage(f'planning with {arguments.policy}'):
-        plan = plan_within(POLICIES[arguments.policy], problem)
+        plan = plan_within(policy_of(arguments.policy), problem)
     planning_seconds = time.perf_counter() - started
     if arguments.save is not None:
         with trying(f'write the plan to {arguments.save}', 'another file with --save'):

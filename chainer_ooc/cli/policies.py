@@ -18,4 +18,5 @@ def run(arguments: argparse.Namespace) -> Answer:
     import chainer_ooc
 
     found = chainer_ooc.policies()
-    return Answer({'policies': found}, [listing('chainer.config.ooc', found)])
+    return Answer({'policies': found}, [listing('chainer.config.ooc', found)],
+                  ['or module:attribute, for a policy of your own (docs/own-policies.md)'])

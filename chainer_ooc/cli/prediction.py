@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from chainer_ooc.classify.policies import POLICIES
+from chainer_ooc.classify.policies import policy_of
 from chainer_ooc.cli.answer import UsageError
 from chainer_ooc.cost.analytic import analytic
 from chainer_ooc.cost.costs import timed
@@ -104,7 +104,7 @@ def on_machine(recorded: Trace, machine: Machine, factor: float) -> Trace:
 def predict(policy: str, problem: Problem) -> Prediction:
     """Has a policy plan, as in a training. A budget that is too small is no error here."""
     try:
-        return Prediction(policy, problem.budget_bytes, plan_within(POLICIES[policy], problem))
+        return Prediction(policy, problem.budget_bytes, plan_within(policy_of(policy), problem))
     except InfeasibleBudgetError as error:
         return Prediction(policy, problem.budget_bytes, None, error.floor_bytes, error.where,
                           error.workspace_floor_bytes)

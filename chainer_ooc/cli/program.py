@@ -11,14 +11,13 @@ is taken as it is. What comes out is sorted::
 from __future__ import annotations
 
 import importlib
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from chainer_ooc.cli import programs
 from chainer_ooc.cli.answer import UsageError, message
-from chainer_ooc.cli.arguments import unknown
+from chainer_ooc.cli.arguments import search_here, unknown
 from chainer_ooc.cli.model import LEAST, NAMES, Model, NoRoomError, example, model_of
 from chainer_ooc.errors import InfeasibleBudgetError, OocError, ProfileError
 from chainer_ooc.profiling.profile import Training, record, training_of
@@ -126,8 +125,7 @@ def _attribute(name: str) -> Any:
     module_name, colon, attribute = name.partition(':')
     if not (module_name and colon and attribute):
         raise UsageError(f'{unknown("model", name, NAMES)}, or module:attribute')
-    if '' not in sys.path:  # python -m has it, the entry point has not
-        sys.path.insert(0, '')
+    search_here()
     try:
         found: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from chainer_ooc.classify.policies import POLICIES
+from chainer_ooc.classify.policies import policy_of
 from chainer_ooc.cli import arguments as common
 from chainer_ooc.cli import gap
 from chainer_ooc.cli.answer import Answer, UsageError, message, trying
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> Answer:
             raise UsageError(f'{file} is named twice, as what is read or written: each needs a file of its own')
         taken.append(file)
     try:
-        report = make_report(_title(arguments), POLICIES[name], problem, arguments.budgets,
+        report = make_report(_title(arguments), policy_of(name), problem, arguments.budgets,
                              ran if problem.budget_bytes == own_bytes else None, _progress)
     except InfeasibleBudgetError as error:
         if error.budget_bytes == problem.budget_bytes or error.budget_bytes not in arguments.budgets:

@@ -14,7 +14,7 @@ from chainer_ooc.cost.workspace import could_have, with_workspace
 from chainer_ooc.errors import InfeasibleBudgetError, OocError
 from chainer_ooc.plans.gap import gap_of
 from chainer_ooc.plans.plan import Plan
-from chainer_ooc.problem import Decision, Problem, is_possible
+from chainer_ooc.problem import Decision, Problem, fault_of
 from chainer_ooc.quantities import MOST_BYTES
 from chainer_ooc.schedule.schedule import Schedule, lay_out
 from chainer_ooc.simulate.simulator import run
@@ -70,8 +70,9 @@ def make_as_decided(policy: Policy, problem: Problem, decision: Decision) -> Pla
         InfeasibleBudgetError: some position needs more than the budget under these verdicts.
         OocError: a map cannot have its verdict here, where no budget helps.
     """
-    if not is_possible(problem.trace, decision, problem.min_bytes):
-        raise OocError('a map cannot have its verdict here')
+    fault = fault_of(problem.trace, decision, problem.min_bytes)
+    if fault:
+        raise OocError(f'the decision cannot be followed here: {fault}')
     schedule = lay_out(problem, decision)
     if not schedule.fits(problem.budget_bytes):
         raise InfeasibleBudgetError(policy.name, problem.budget_bytes, schedule.needed_bytes,

@@ -5,7 +5,7 @@
     decision    a verdict for each map, and when it leaves and comes back
 """
 
-from chainer_ooc.problem.decision import EARLY, WITH_THE_STEP_BEFORE, Decision, Shared, Starts, is_possible, is_shared
+from chainer_ooc.problem.decision import EARLY, WITH_THE_STEP_BEFORE, Decision, Shared, Starts, fault_of, is_shared
 from chainer_ooc.problem.problem import Problem, Standing, problem_of
 from chainer_ooc.problem.verdict import (
     COPIED_BYTES,
@@ -19,4 +19,4 @@ from chainer_ooc.problem.verdict import (
 
 __all__ = [
     'COPIED_BYTES', 'EARLY', 'WITH_THE_STEP_BEFORE', 'Decision', 'Problem', 'Shared', 'Standing', 'Starts', 'Verdict',
-    'can_leave', 'can_recompute', 'changed', 'everything', 'from_the_output', 'is_possible', 'is_shared', 'problem_of']
+    'can_leave', 'can_recompute', 'changed', 'everything', 'fault_of', 'from_the_output', 'is_shared', 'problem_of']

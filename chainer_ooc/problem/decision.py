@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from chainer_ooc.problem.verdict import Verdict, can_leave, can_recompute
@@ -57,14 +57,35 @@ class Decision:
     mapped: bool = False
 
 
-def is_possible(trace: Trace, decision: Decision, min_bytes: int) -> bool:
-    """Whether the iteration has these maps, and each can have its verdict."""
+def fault_of(trace: Trace, decision: Decision, min_bytes: int) -> str:
+    """Why a decision cannot be followed: the first map, call or position that it names wrongly; '' if it can be."""
     if len(decision.verdicts) != len(trace.maps):
-        return False
+        return f'it has {len(decision.verdicts)} verdicts, and the iteration {len(trace.maps)} feature maps'
     again = can_recompute(trace, min_bytes)
-    return all(verdict is Verdict.KEEP or (again[each.id] if verdict is Verdict.RECOMPUTE
-                                           else can_leave(each, min_bytes))
-               for each, verdict in zip(trace.maps, decision.verdicts, strict=True))
+    for each, verdict in zip(trace.maps, decision.verdicts, strict=True):
+        if type(verdict) is not Verdict:  # a user's own policy may give anything
+            return f'{verdict!r}, for map {each.id}, is no Verdict'
+        if verdict is Verdict.RECOMPUTE and not again[each.id]:
+            return f'map {each.id} cannot be recomputed (see chainer_ooc.problem.can_recompute)'
+        if verdict is Verdict.SWAP and not can_leave(each, min_bytes):
+            return f'map {each.id} cannot leave (see chainer_ooc.problem.can_leave)'
+    starts, shared = decision.starts, decision.shares_chains
+    gates = starts.gates or ()
+    return (_stray('feature map', len(trace.maps), (
+                *decision.leaves, *(starts.positions or ()), *(shared if isinstance(shared, frozenset) else ())))
+            or _stray('position', trace.positions, (
+                *decision.leaves.values(), *(starts.positions or {}).values(), *gates))
+            or _stray('number of gates', trace.positions, () if starts.ahead is None else (starts.ahead,))
+            or ('its gates are not in ascending order' if list(gates) != sorted(gates) else '')
+            or ('it has gates, and starts no swap-in ahead of one' if gates and starts.ahead == 0 else ''))
+
+
+def _stray(what: str, count: int, numbers: Iterable[object]) -> str:
+    """Names the first that is none of the numbers from 0 to below `count`."""
+    for each in numbers:
+        if not isinstance(each, int) or not 0 <= each < count:
+            return f'{each!r} is no {what}: an int from 0 to {count - 1}'
+    return ''
 
 
 def is_shared(shared: Shared, map_id: int) -> bool:

@@ -14,7 +14,7 @@ from chainer_ooc.classify.policies import POLICIES, auto
 from chainer_ooc.classify.search import Search, evaluate
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.plans.making import make_plan
-from chainer_ooc.problem import Decision, Verdict, can_leave, can_recompute, everything, is_possible
+from chainer_ooc.problem import Decision, Verdict, can_leave, can_recompute, everything, fault_of
 from support.examples import examples
 from support.planning import drawn_problems, random_problems
 from support.planning.literal_iterations import make_problem
@@ -200,7 +200,7 @@ def test_what_is_known_and_is_not_possible_here_is_passed_over():
         known = [Decision((Verdict.RECOMPUTE,) * count), Decision((Verdict.SWAP,) * (count + 1)),
                  Decision(everything(problem.trace, problem.min_bytes), mapped=True)]
         expected = AUTO.decide(problem)
-        if all(is_possible(problem.trace, each, problem.min_bytes) for each in known[:1]):
+        if all(not fault_of(problem.trace, each, problem.min_bytes) for each in known[:1]):
             known = known[1:]
         with mock.patch.object(Search, 'try_decision', autospec=True, side_effect=Search.try_decision) as tried:
             assert AUTO.decide(dataclasses.replace(problem, known=known)) == expected

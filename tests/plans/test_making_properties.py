@@ -277,7 +277,7 @@ def test_a_policy_is_asked_once_about_each_budget_that_is_tried():
 def test_a_decision_that_gives_a_map_what_it_cannot_have_here_names_no_budget():
     problem = draw_problem(3)
     decision = Decision((Verdict.RECOMPUTE,) * len(problem.trace.maps))
-    with pytest.raises(OocError, match='a map cannot have its verdict here') as refused:
+    with pytest.raises(OocError, match='the decision cannot be followed here: map 0 cannot be recomputed') as refused:
         making.make_as_decided(POLICIES['pooch'], problem, decision)
     assert not isinstance(refused.value, InfeasibleBudgetError)
 

@@ -29,7 +29,7 @@ from chainer_ooc.classify.policies import (
 )
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.classify.search import Search
-from chainer_ooc.problem import EARLY, Decision, Problem, is_possible
+from chainer_ooc.problem import EARLY, Decision, Problem, fault_of
 
 #: What a walk may begin with beside `pooch`, which has seen the plans of `swap-opt` and `swap-all`.
 OTHERS = (
@@ -53,7 +53,7 @@ def decide(problem: Problem) -> Decision:
             break
         found.try_decision(policy.decide(replace(problem, limit_seconds=found.left_seconds)))
     for decision in problem.known:
-        if is_possible(problem.trace, decision, problem.min_bytes) and not decision.mapped:
+        if not (decision.mapped or fault_of(problem.trace, decision, problem.min_bytes)):
             found.try_decision(decision)
             found.try_decision(replace(decision, starts=EARLY))
     anneal(found)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from chainer_ooc.classify.policies import POLICIES
+from chainer_ooc.classify.policies import policy_of
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.config import Settings
 from chainer_ooc.cost.costs import measured
@@ -196,7 +196,7 @@ class Graph(Likeness):
 
     def _take(self, planned: _Planned, plan: Plan, standing: Standing, sources: Sources, min_bytes: int) -> None:
         if standing.expected_bytes:  # with what stands now, its peak is another one
-            plan = make_as_decided(POLICIES[plan.policy], Problem(
+            plan = make_as_decided(policy_of(plan.policy), Problem(
                 self.trace, self.times.costs, standing, plan.budget_bytes, min_bytes), plan.decision())
         orders = give_orders(self.trace, plan, min_bytes, standing)
         sources.reserve(far_bytes(self.trace, orders))
@@ -264,9 +264,9 @@ class Graph(Likeness):
                           known=() if self.plan is None else (self.plan.decision(),))
         if self.slack_bytes or standing.expected_bytes:
             with contextlib.suppress(InfeasibleBudgetError):  # better short now and then than refused
-                return make(POLICIES[settings.policy], replace(
+                return make(policy_of(settings.policy), replace(
                     problem, standing=standing.to_come(0), budget_bytes=max(1, budget_bytes - self.slack_bytes)))
-        return make(POLICIES[settings.policy], problem)
+        return make(policy_of(settings.policy), problem)
 
     def in_core(self, min_bytes: int, standing: Standing) -> Plan:
         """The plan of policy keep in unlimited memory, with the times that are known now."""

@@ -1,0 +1,54 @@
+"""A policy that the user brings: ``module:attribute``, a function of a `Problem` or a `Policy`.
+
+What it decides is looked at before anything follows it, as it may name maps that are not there or give a map a verdict
+that it cannot have. Whatever it decides, a training computes the same: a plan says what is in memory when.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from chainer_ooc.classify.policies.policy import Policy
+from chainer_ooc.classify.search import SearchStoppedError
+from chainer_ooc.errors import ConfigError, OocError, PolicyError
+from chainer_ooc.problem import Decision, Problem, fault_of
+
+
+def own_policy(name: str) -> Policy:
+    """Finds what is named. It is looked up each time, as a notebook may define it anew.
+
+    Raises:
+        ConfigError: nothing is there, or it is no policy.
+    """
+    try:
+        found = pkgutil.resolve_name(name)
+    except Exception as error:  # the module's own code runs
+        raise ConfigError(f'the policy {name!r} cannot be imported ({type(error).__name__}: {error}); it is '
+                          'module:attribute, of a module on sys.path') from error
+    if isinstance(found, Policy):
+        return replace(found, name=name, decide=partial(_decided, name, found.decide))
+    if not callable(found):
+        raise ConfigError(f'the policy {name!r} is of type {type(found).__name__}; name a function that takes a '
+                          'chainer_ooc.problem.Problem and returns a Decision')
+    return Policy(name, (found.__doc__ or 'a policy of your own').strip().partition('\n')[0],
+                  partial(_decided, name, found))
+
+
+def _decided(name: str, decide: Callable[[Problem], Decision], problem: Problem) -> Decision:
+    try:
+        decision = decide(problem)
+    except (OocError, SearchStoppedError, MemoryError):
+        raise
+    except Exception as error:
+        raise PolicyError(f'the policy {name!r} has failed with {type(error).__name__}: {error}; its traceback is '
+                          'above') from error
+    if not isinstance(decision, Decision):
+        raise PolicyError(f'the policy {name!r} has returned a value of type {type(decision).__name__}; have it '
+                          'return a chainer_ooc.problem.Decision')
+    fault = fault_of(problem.trace, decision, problem.min_bytes)
+    if fault:
+        raise PolicyError(f'the decision of the policy {name!r} cannot be followed: {fault}')
+    return decision

@@ -1,0 +1,233 @@
+"""A policy of the user's own, as docs/own-policies.md has it: in commands, in training, and when it is wrong."""
+import dataclasses
+import re
+import sys
+import types
+from pathlib import Path
+
+import chainer_ooc  # before chainer
+
+# isort: split
+import chainer
+import chainer.functions as F
+import chainer.links as L
+import numpy as np
+import pytest
+
+from chainer_ooc.classify.policies import POLICIES, Policy, policy_of
+from chainer_ooc.errors import ConfigError, InfeasibleBudgetError, PolicyError
+from chainer_ooc.plans.making import make_plan
+from chainer_ooc.problem import Decision, Starts, Verdict, everything, problem_of
+from support.command_line import run, run_json
+from support.planning.drawn_trace import MB, TRACE
+from support.trainings.ooc_training import ooc
+
+PAGE = (Path(__file__).resolve().parent.parent / 'docs' / 'own-policies.md').read_text(encoding='utf-8')
+MAPS = len(TRACE.maps)
+MINE = re.search('```python\n(.*?)```', PAGE, re.DOTALL).group(1)
+
+
+def swap_all(problem):
+    return Decision(everything(problem.trace, problem.min_bytes))
+
+
+@pytest.fixture
+def mine(monkeypatch):
+    """A module of the user's with the page's example."""
+    module = types.ModuleType('mine')
+    exec(MINE, vars(module))
+    monkeypatch.setitem(sys.modules, 'mine', module)
+    return module
+
+
+@pytest.fixture
+def file(tmp_path):
+    (tmp_path / 'trace.json').write_text(TRACE.to_json())
+    return str(tmp_path / 'trace.json')
+
+
+def problem(budget_bytes=9 * MB):
+    return problem_of(TRACE, budget_bytes, 1)
+
+
+def test_the_pages_example_plans_within_budgets_and_names_one_that_works(mine):
+    with pytest.raises(InfeasibleBudgetError, match="policy 'mine:largest_first'") as refused:
+        make_plan(policy_of('mine:largest_first'), problem(1))
+    for budget_bytes in (refused.value.floor_bytes, 12 * MB, 20 * MB):
+        plan = make_plan(policy_of('mine:largest_first'), problem(budget_bytes))
+        assert (plan.policy, plan.peak_bytes <= budget_bytes) == ('mine:largest_first', True)
+
+
+def test_its_first_line_says_what_it_does_and_a_policy_keeps_its_own_traits(mine):
+    assert policy_of('mine:largest_first').summary == 'The largest feature maps leave, until the rest fits.'
+    mine.ready = Policy('another name', 'a line', swap_all, may_need_more=True, takes_long=True)
+    found = policy_of('mine:ready')
+    assert (found.name, found.summary, found.may_need_more, found.takes_long) == ('mine:ready', 'a line', True, True)
+
+
+def test_what_is_defined_anew_is_what_decides(mine):
+    before = make_plan(policy_of('mine:largest_first'), problem(30 * MB))
+    mine.largest_first = swap_all
+    after = make_plan(policy_of('mine:largest_first'), problem(30 * MB))
+    assert {*before.verdicts} == {Verdict.KEEP}
+    assert Verdict.SWAP in after.verdicts
+
+
+@pytest.mark.parametrize(('change', 'fault'), [
+    ({'verdicts': ()}, f'it has 0 verdicts, and the iteration {MAPS} feature maps'),
+    ({'verdicts': (Verdict.KEEP,) * (MAPS - 1) + ('swap',)}, f"'swap', for map {MAPS - 1}, is no Verdict"),
+    ({'verdicts': (Verdict.RECOMPUTE,) * MAPS}, 'map 0 cannot be recomputed'),
+    ({'verdicts': (Verdict.SWAP,) * MAPS}, 'map 0 cannot leave'),
+    ({'leaves': {99: 1}}, f'99 is no feature map: an int from 0 to {MAPS - 1}'),
+    ({'leaves': {1: 99}}, f'99 is no position: an int from 0 to {TRACE.positions - 1}'),
+    ({'leaves': {1: -1}}, '-1 is no position'),
+    ({'leaves': {1: np.int64(2)}}, f'{np.int64(2)!r} is no position'),
+    ({'starts': Starts(positions={-1: 5})}, '-1 is no feature map'),
+    ({'starts': Starts(positions={1: 99})}, '99 is no position'),
+    ({'starts': Starts(gates=(3, 99))}, '99 is no position'),
+    ({'starts': Starts(ahead=1, gates=(5, 4))}, 'its gates are not in ascending order'),
+    ({'starts': Starts(ahead=0, gates=(4, 5))}, 'it has gates, and starts no swap-in ahead of one'),
+    ({'starts': Starts(ahead=-1)}, '-1 is no number of gates'),
+    ({'shares_chains': frozenset({7})}, '7 is no feature map'),
+])
+def test_a_decision_that_cannot_be_followed_is_refused_before_it_is(mine, change, fault):
+    mine.bad = lambda problem: dataclasses.replace(Decision((Verdict.KEEP,) * len(problem.trace.maps)), **change)
+    with pytest.raises(PolicyError) as refused:
+        make_plan(policy_of('mine:bad'), problem())
+    assert str(refused.value).startswith(f"the decision of the policy 'mine:bad' cannot be followed: {fault}")
+
+
+def test_an_error_of_its_own_is_the_cause_of_what_is_raised(mine):
+    mine.bad = lambda problem: {}['x']
+    with pytest.raises(PolicyError, match="the policy 'mine:bad' has failed with KeyError: 'x'") as failed:
+        make_plan(policy_of('mine:bad'), problem())
+    assert isinstance(failed.value.__cause__, KeyError)
+
+
+def test_what_is_no_decision_is_said_to_be_none(mine):
+    mine.bad = lambda problem: ['keep']
+    with pytest.raises(PolicyError, match='has returned a value of type list; have it return a '):
+        make_plan(policy_of('mine:bad'), problem())
+
+
+@pytest.mark.parametrize(('name', 'said'), [
+    ('nowhere_at_all:decide', 'cannot be imported (ModuleNotFoundError: No module named'),
+    ('mine:absent', "cannot be imported (AttributeError: module 'mine' has no attribute 'absent'"),
+    ('mine:', "the policy 'mine:' is of type module; name a function"),
+    (':decide', "cannot be imported (ValueError: invalid format: ':decide')"),
+    ('mine:number', "the policy 'mine:number' is of type int; name a function that takes a chainer_ooc.problem."),
+])
+def test_what_cannot_be_found_is_refused_where_it_is_set(mine, name, said):
+    mine.number = 5
+    with pytest.raises(ConfigError) as refused:
+        chainer.config.ooc = name
+    assert str(refused.value).startswith(f'chainer.config.ooc = {name!r} cannot be used; ')
+    assert said in str(refused.value)
+    assert chainer.config.ooc is None
+
+
+def test_an_error_of_its_module_is_the_cause_of_what_is_raised(tmp_path, monkeypatch):
+    (tmp_path / 'broken_policy.py').write_text('1 / 0\n')
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match='ZeroDivisionError: division by zero') as refused:
+        chainer.config.ooc = 'broken_policy:decide'
+    assert isinstance(refused.value.__cause__, ZeroDivisionError)
+
+
+@pytest.mark.parametrize(('command', 'option'), [
+    ('simulate', '--policy'), ('plan', '--policy'), ('explain', '--policy'), ('compare', '--policies')])
+def test_commands_take_it(mine, capsys, file, command, option):
+    budget = ('--budget', '12MB') if command != 'compare' else ('--budgets', '12MB')
+    found = run_json(capsys, command, file, option, 'mine:largest_first', *budget)
+    assert 'mine:largest_first' in str(found)
+
+
+def test_commands_find_it_in_the_current_folder(tmp_path, monkeypatch, capsys, file):
+    (tmp_path / 'policy_here.py').write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, 'path', [each for each in sys.path if each])
+    try:
+        found = run_json(capsys, 'simulate', file, '--policy', 'policy_here:largest_first', '--budget', '12MB')
+    finally:
+        sys.modules.pop('policy_here', None)
+    assert found['policy'] == 'policy_here:largest_first'
+
+
+def test_commands_say_in_a_line_what_is_wrong_with_it(mine, capsys, file):
+    mine.bad = lambda problem: Decision(())
+    status, out, err = run(capsys, 'simulate', file, '--policy', 'mine:bad', '--budget', '12MB')
+    assert (status, out) == (1, '')
+    assert "the decision of the policy 'mine:bad' cannot be followed: it has 0 verdicts" in err
+    assert 'Traceback' not in err
+    status, out, err = run(capsys, 'simulate', file, '--policy', 'mine:worse', '--budget', '12MB')
+    assert (status, out) == (2, '')
+    assert "module 'mine' has no attribute 'worse'" in err
+
+
+# --- in training ---------------------------------------------------------------------------------------------------
+
+class Chain(chainer.Chain):
+    def __init__(self):
+        super().__init__()
+        with self.init_scope():
+            self.layers = chainer.ChainList(*(L.Linear(64, 64) for _ in range(6)))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = F.relu(layer(x))
+        return F.sum(x * x)
+
+
+def trained(policy=None, budget=None, iterations=4):
+    """Losses and parameters, and the last iteration's stats."""
+    np.random.seed(0)
+    model = Chain()
+    optimizer = chainer.optimizers.MomentumSGD(1e-4).setup(model)
+    x = np.random.uniform(-1, 1, (512, 64)).astype('f4')
+    bits = []
+    with ooc(policy, budget=budget):
+        for _ in range(iterations):
+            loss = model(x)
+            model.cleargrads()
+            loss.backward()
+            optimizer.update()
+            bits.append(loss.array.tobytes())
+            del loss
+        stats = chainer_ooc.stats() if policy else None
+    return bits + [each.array.tobytes() for each in model.params()], stats
+
+
+def test_training_follows_it_to_the_same_bits_and_within_the_budget(mine):
+    expected, _ = trained()
+    with pytest.raises(InfeasibleBudgetError) as refused:
+        trained(policy='mine:largest_first', budget=1000)
+    floor_bytes = refused.value.floor_bytes
+    del refused  # it has the frames, and with them a model and a graph
+    for margin in (1.02, 1.3):
+        budget_bytes = int(floor_bytes * margin)
+        found, stats = trained(policy='mine:largest_first', budget=budget_bytes)
+        assert found == expected
+        assert (stats.policy, stats.phase) == ('mine:largest_first', 'run')
+        assert stats.swapped_out_bytes > 0
+        assert stats.peak_bytes <= budget_bytes
+
+
+def test_training_goes_on_after_a_policy_that_has_failed(mine):
+    expected, _ = trained()
+    found, seen = None, []
+
+    def failing(problem):
+        seen.append(problem)
+        raise ValueError('not today')
+
+    mine.failing = failing
+    with pytest.raises(PolicyError, match="the policy 'mine:failing' has failed with ValueError: not today"):
+        trained(policy='mine:failing', budget='2MB')
+    assert seen
+    found, stats = trained(policy='mine:largest_first', budget='2MB')
+    assert found == expected
+    assert stats.phase == 'run'
+
+
+def test_our_own_names_have_no_colon():
+    assert not [name for name in POLICIES if ':' in name]
