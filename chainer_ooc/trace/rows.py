@@ -81,8 +81,11 @@ class ArrayForm(NamedTuple):
 
 
 def place(path: str | None, line: str | None) -> str:
-    """A place in a model, in words: ``' at /stage2/0 in resnet.py:57'``, or as much of it as is known."""
-    return (f' at {path}' if path else '') + (f' in {line}' if line else '')
+    """A place in a model, in words: ``' at /stage2/0 in resnet.py:57'``, or as much of it as is known.
+
+    The model's own code, outside of the links in it, has the path ``/``, which says nothing.
+    """
+    return (f' at {path}' if path and path != '/' else '') + (f' in {line}' if line else '')
 
 
 @dataclass(frozen=True)

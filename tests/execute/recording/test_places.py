@@ -86,7 +86,7 @@ def test_each_call_has_its_link_and_its_line():
         ('SoftmaxCrossEntropy', '/', f'{HERE}:{called}')]
     assert trace.name_of(0) == (
         f'Convolution2DFunction, forward of call 0, at /predictor/res2/0/conv1 in {HERE}:{block + 1}')
-    assert trace.name_of(len(trace.calls)).endswith(f'backward of call 8, at / in {HERE}:{called}')
+    assert trace.name_of(len(trace.calls)).endswith(f'backward of call 8, in {HERE}:{called}')
     maker = trace.maker_of(trace.calls[1].outputs[0])
     assert (maker.label, maker.path) == ('ReLU', '/predictor/res2/0')
     assert trace.maker_of(0) is None
