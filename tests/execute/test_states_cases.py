@@ -1,6 +1,7 @@
 """Short ways to faults that the state machine of `test_states.py` found."""
 import contextlib
 import copy
+import os
 import weakref
 
 import chainer
@@ -680,3 +681,27 @@ def test_a_mapped_map_that_was_let_go_while_the_program_holds_it_can_be_given_on
     with computing():
         storage.fetch()
     assert np.array_equal(output.array, np.tanh(values()))
+
+
+def test_a_forked_child_reads_what_is_there_though_it_cannot_make_what_is_made_from_it(memories):
+    near, far = chainer.Variable(values()), chainer.Variable(values())
+    far.retain_data()
+    leaving = stored(memories[0], far, True)
+    product, lost = applied(memories[0], Mul, near, far)
+    applied(memories[0], Mul, product, product)
+    assert lost.pending_uses > 0
+    assert lost.discard()
+    away(leaving)
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            memories[0].leave_to_parent()
+            status = 0 if np.array_equal(near.array, values()) else 2
+            with pytest.raises(SpillError):
+                far.array  # noqa: B018
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    near.array[...] = 0
+    assert np.array_equal(product.array, values() * values())

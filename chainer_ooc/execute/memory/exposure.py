@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Iterable
 
 from chainer_ooc.backends.base import ByteArray
-from chainer_ooc.errors import LostMapError
+from chainer_ooc.errors import LostMapError, SpillError
 from chainer_ooc.execute.storage.states import State
 from chainer_ooc.execute.storage.storage import Storage
 
@@ -33,7 +33,10 @@ def expose(storage: Storage, block: ByteArray) -> None:
 
 
 def make_last(storages: Iterable[Storage]) -> None:
-    """Makes what functions wait for, or a Variable shows, for the last time: what it is made from changes, or goes."""
+    """Makes what functions wait for, or a Variable shows, for the last time: what it is made from changes, or goes.
+
+    A forked child, where far copies are the parent's, makes what it can.
+    """
     waiting, seen = list(storages), set()
     while waiting:
         storage = waiting.pop()
@@ -45,7 +48,7 @@ def make_last(storages: Iterable[Storage]) -> None:
             if not storage.is_shown():
                 continue
         block = storage.notice()
-        with contextlib.suppress(LostMapError):
+        with contextlib.suppress(LostMapError, *((SpillError,) if storage.memory.closed else ())):
             if block is None and storage.state is State.LOST and storage.recipe is not None:
                 block = storage.memory.fetch(storage, exposed=False)
         if block is not None:
