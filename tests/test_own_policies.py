@@ -24,7 +24,7 @@ from support.trainings.ooc_training import ooc
 
 PAGE = (Path(__file__).resolve().parent.parent / 'docs' / 'own-policies.md').read_text(encoding='utf-8')
 MAPS = len(TRACE.maps)
-MINE = re.search('```python\n(.*?)```', PAGE, re.DOTALL).group(1)
+MINE = '\n'.join(re.findall('```python\n(.*?)```', PAGE, re.DOTALL))
 
 
 def swap_all(problem):
@@ -56,6 +56,18 @@ def test_the_pages_example_plans_within_budgets_and_names_one_that_works(mine):
     for budget_bytes in (refused.value.floor_bytes, 12 * MB, 20 * MB):
         plan = make_plan(policy_of('mine:largest_first'), problem(budget_bytes))
         assert (plan.policy, plan.peak_bytes <= budget_bytes) == ('mine:largest_first', True)
+
+
+def test_a_part_of_the_model_stays_whatever_another_policy_says(mine):
+    calls = tuple(dataclasses.replace(each, path='/head' if each.index == 0 else '/body') for each in TRACE.calls)
+    trace = dataclasses.replace(TRACE, calls=calls)
+    head = [each.id for each in trace.maps if each.producer == 0]
+    before, after = (policy_of(each).decide(problem_of(trace, 9 * MB, 1)).verdicts
+                     for each in ('pooch', 'mine:pooch_but_the_head'))
+    assert {before[each] for each in head} != {Verdict.KEEP}
+    assert {after[each] for each in head} == {Verdict.KEEP}
+    assert [after[each] for each in range(MAPS) if each not in head] == [
+        before[each] for each in range(MAPS) if each not in head]
 
 
 def test_its_first_line_says_what_it_does_and_a_policy_keeps_its_own_traits(mine):
