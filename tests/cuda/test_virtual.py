@@ -486,17 +486,25 @@ def test_an_event_that_cannot_be_recorded_loses_no_chunk(allocator, driver, name
     assert allocator.malloc(10 * CHUNK).size_bytes == 10 * CHUNK
 
 
-def test_streams_without_blocks_are_let_go(allocator, driver, calls):
+@pytest.mark.parametrize('capacity_bytes', [20 * MIB, 4 << 30])
+@pytest.mark.parametrize('sizes', [(2 * CHUNK, 2 * CHUNK), (2 * CHUNK, 512), (512,)])
+def test_streams_without_blocks_are_let_go(sizes, capacity_bytes):
     """A program that makes a stream for each iteration had addresses for all of them, for good."""
+    calls = fake.FakeCalls(fake.FakeDevice(capacity_bytes))
+    driver = fake.FakeDriver(calls.device)
+    allocator = VirtualAllocator(calls, MappingCalls(0, driver))
     kept = allocator.malloc(CHUNK)
     for number in range(1, 40):
         calls.current_stream = stream = fake.FakeStream(number)
-        blocks = [allocator.malloc(2 * CHUNK) for _ in range(2)]
-        for block in blocks:
-            stream.launch(driver, block, 2 * CHUNK)
+        blocks = [allocator.malloc(each) for each in sizes]
+        for block, nbytes in zip(blocks, sizes, strict=True):
+            stream.launch(driver, block, nbytes)
         del blocks, block
         assert len(driver.reservations) <= virtual.MANY_SPACES
     assert allocator.used_bytes() == kept.size_bytes
+    del kept
+    allocator.close()
+    driver.check_empty()
 
 
 def test_blocks_may_die_in_any_thread(allocator):
@@ -519,10 +527,11 @@ def test_close_leaves_what_lives(calls, driver):
     driver.check_empty()
 
 
-def test_the_last_array_may_end_in_a_thread_without_a_context(calls, driver, monkeypatch):
-    """The driver's events need one; CuPy makes one current where the runtime is asked for anything."""
+@pytest.fixture
+def contexts(calls, driver, monkeypatch):
+    """The driver's events need a context; CuPy makes one current where the runtime is asked for anything."""
     thread = threading.local()
-    for name in ('cuEventCreate', 'cuEventRecord', 'cuEventSynchronize'):
+    for name in ('cuEventCreate', 'cuEventRecord', 'cuEventSynchronize', 'cuCtxSynchronize'):
         def checked(*arguments, call=getattr(driver, name)):  # noqa: B008
             fake.check(hasattr(thread, 'context'), 'no context')
             return call(*arguments)
@@ -530,14 +539,43 @@ def test_the_last_array_may_end_in_a_thread_without_a_context(calls, driver, mon
         monkeypatch.setattr(driver, name, checked)
     stream = calls.stream
     monkeypatch.setattr(calls, 'stream', lambda: [setattr(thread, 'context', True), stream()][1])
+
+
+def in_a_thread(run):
+    """Runs it in a thread of its own; gives what it has raised, or None."""
+    failures = []
+
+    def guarded():
+        try:
+            run()
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=guarded)
+    thread.start()
+    thread.join()
+    return failures[0] if failures else None
+
+
+@pytest.mark.usefixtures('contexts')
+def test_the_first_request_after_another_limit_may_be_made_in_a_thread_without_a_context(calls, driver):
+    allocator = VirtualAllocator(calls, MappingCalls(0, driver))
+    allocator.limit_bytes = 1 << 30
+    block = allocator.malloc(3 * CHUNK)
+    calls.current_stream.launch(driver, block, 3 * CHUNK)
+    del block
+    allocator.limit_bytes = 8 << 30
+    assert in_a_thread(lambda: allocator.malloc(CHUNK)) is None
+
+
+@pytest.mark.usefixtures('contexts')
+def test_the_last_array_may_end_in_a_thread_without_a_context(calls, driver):
     budget = AllocatorBudget(VirtualAllocator(calls, MappingCalls(0, driver)), calls)
     with fake.installed_budget(budget):
         kept = [budget(3 * CHUNK)]
     budget.close()
     assert budget.held_bytes() == 3 * CHUNK
-    ending = threading.Thread(target=kept.clear)
-    ending.start()
-    ending.join()
+    assert in_a_thread(kept.clear) is None
     driver.check_empty()
 
 

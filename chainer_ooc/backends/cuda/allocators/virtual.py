@@ -96,6 +96,7 @@ class VirtualAllocator(Allocator):
 
     def _malloc(self, nbytes: int) -> Owner:
         if self.limit_bytes != self._suited_bytes:
+            self._calls.stream()  # as in `trim`
             self._suit()
         if nbytes < SMALL_BYTES:
             return self._malloc_small(nbytes)
@@ -283,6 +284,7 @@ class VirtualAllocator(Allocator):
 
     def _leave_streams(self) -> None:
         """Unmaps what streams without blocks have left, when their work is over, and lets go of them."""
+        self._join_all()  # what was freed there, and regions that no small array needs, are no blocks
         left = [space for spaces in self._spaces.values() for space in spaces if not space.owned]
         self._chunks.detach([chunk for chunk in self._chunks.idle if chunk.space in left])
         self._give_addresses_back()
