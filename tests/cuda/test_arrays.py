@@ -199,3 +199,31 @@ def test_a_mark_tells_changed_bits_and_parts_that_changed_places(shape, dtype, m
     if flat.size > 6:
         flat[[3, 5]] = flat[[5, 3]]
         assert device_arrays.mark(array) not in seen
+
+
+def test_a_block_of_bytes_is_read_by_large_words():
+    """Byte by byte, as its dtype has it, a GPU takes some ten times as long."""
+    assert device_arrays._words(arrays.flat_bytes(arrays.root_of(made((4096,), 'u1')))).dtype.itemsize == 8
+    assert device_arrays._words(made((4097,), 'u1')).dtype.itemsize == 1
+    assert device_arrays._words(made((4098,), 'u1')).dtype.itemsize == 2
+
+
+@pytest.mark.parametrize('axis', [0, 1, 2])
+def test_a_mark_of_an_array_with_gaps_copies_a_part_at_a_time(axis, monkeypatch):
+    monkeypatch.setitem(sys.modules, 'cupy', np)
+    monkeypatch.setattr(device_arrays, 'PART_BYTES', 1000)
+    copied, contiguous = [], np.ascontiguousarray
+    monkeypatch.setattr(np, 'ascontiguousarray', lambda array: [copied.append(array.nbytes), contiguous(array)][1])
+    whole = np.random.RandomState(0).uniform(1, 99, (12, 14, 16)).astype('f4')
+    part = whole[(slice(None),) * axis + (slice(1, None, 2),)]
+    before = device_arrays.mark(part)
+    assert max(copied) <= 1000
+    assert sum(copied) == part.nbytes
+    assert device_arrays.mark(part) == before
+    seen = {int(before)}
+    for place in ((0, 0, 0), (3, 3, 3), (-1, -1, -1)):
+        part[place] += 1
+        assert int(device_arrays.mark(part)) not in seen
+        seen.add(int(device_arrays.mark(part)))
+    part[[0, 1]] = part[[1, 0]]
+    assert int(device_arrays.mark(part)) not in seen

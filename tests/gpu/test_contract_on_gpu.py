@@ -180,6 +180,21 @@ def test_a_mark_on_the_device_is_that_of_the_host_s_arithmetic_and_tells_other_l
         assert found == int(device_arrays.mark(one_hot))
 
 
+def test_a_mark_of_parts_and_a_checksum_of_a_block_are_those_of_the_host_s_arithmetic(monkeypatch):
+    import cupy
+
+    from chainer_ooc.backends import arrays
+    from chainer_ooc.backends.cuda import arrays as device_arrays
+
+    monkeypatch.setattr(device_arrays, 'PART_BYTES', 1 << 20)
+    host = np.random.RandomState(0).uniform(1, 99, (64, 3, 96, 96)).astype('f4')
+    device = cupy.asarray(host)
+    found = int(device_arrays.mark(device[:, :2])), arrays.checksum(device.reshape(-1).view('u1'))
+    with monkeypatch.context() as patched:
+        patched.setitem(sys.modules, 'cupy', np)
+        assert found == (device_arrays.mark(host[:, :2]), device_arrays.mark(host.reshape(-1).view('u1')))
+
+
 def test_a_thread_pins_what_is_prepared(backend, monkeypatch):
     from support import pinning
 
