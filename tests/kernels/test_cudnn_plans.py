@@ -1,6 +1,7 @@
 """Which plan is made, how often, and that what is asked of NVIDIA's package is what the installed one has."""
 import ast
 import inspect
+import os
 import sys
 import threading
 from dataclasses import replace
@@ -170,12 +171,50 @@ def test_each_thread_and_each_device_has_a_session_of_its_own(cudnn, monkeypatch
     thread.start()
     thread.join()
     assert others[0] not in (None, mine)
-    others.clear()  # as its thread has ended
-    assert sorted(stream is None for stream in cudnn.handles.values()) == [False, False, True]
+    assert [stream is None for stream in cudnn.handles.values()] == [False] * 3
     handles.forget()
     assert [stream is None for stream in cudnn.handles.values()] == [True] * 3
     assert handles.current() is not mine
     handles.forget()
+
+
+def test_threads_one_after_the_other_share_a_session_and_its_plans(cudnn, device, monkeypatch):
+    """As a program that runs each backward pass in a thread of its own."""
+    monkeypatch.setattr(library, 'load', lambda: cudnn)
+    monkeypatch.setattr(handles, '_DEVICE', device)
+    monkeypatch.setattr(device, 'number', lambda: 0, raising=False)
+    found = []
+
+    def ask():
+        ours = handles.current()
+        x, w, y = (np.zeros(shape, 'f') for shape in (CONVOLUTION.x_shape, CONVOLUTION.w_shape, CONVOLUTION.y_shape))
+        assert facade.convolution_forward(ours, TERMS, x, w, None, y, (1, 1), (1, 1), (1, 1))
+        found.append(ours)
+
+    for device.current_stream in (7, 8, 8):
+        thread = threading.Thread(target=ask)
+        thread.start()
+        thread.join()
+    assert len(found) == 3
+    assert len({id(each) for each in found}) == len(cudnn.handles) == len(cudnn.graphs) == 1
+    found.clear()
+    handles.forget()
+    assert [stream is None for stream in cudnn.handles.values()] == [True]
+
+
+def test_a_forked_child_destroys_no_handle_of_its_parent(cudnn, device):
+    ours = handles.Handle(cudnn, device)
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            ours.close()
+            status = 0 if [stream is None for stream in cudnn.handles.values()] == [False] else 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    ours.close()
+    assert [stream is None for stream in cudnn.handles.values()] == [True]
 
 
 def test_a_library_that_gives_no_handle_is_warned_of_once_and_training_goes_on(cudnn, monkeypatch):

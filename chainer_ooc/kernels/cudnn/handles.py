@@ -1,15 +1,20 @@
 """One thread's cuDNN on one device: its handle, and the plans that it has made.
 
-cuDNN allows one thread at a time on a handle, so each thread has its own, and the plans with it: nothing here is
-shared, and nothing needs a lock. A thread's handles go with the thread, or with `forget`.
+cuDNN allows one thread at a time on a handle, so each thread has its own, and the plans with it: nothing here needs a
+lock. What a thread has when it ends the next one takes over: a program may make a thread for each iteration, and plans
+take seconds. `forget` lets go of them.
+
+Source: PyTorch's pool of handles (aten/src/ATen/cuda/detail/DeviceThreadHandles.h).
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
+import os
 import sys
 import threading
+from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +34,8 @@ MOST_CALLS = 2 * MOST_PLANS
 
 _LOG = logging.getLogger('chainer_ooc')
 _of_thread = threading.local()
+#: Those of threads that have ended, by device.
+_idle: dict[int, deque[Handle]] = defaultdict(deque)
 
 
 class CupyDevice:
@@ -108,6 +115,7 @@ class Handle:
     def __init__(self, cudnn: Any, device: Any) -> None:
         self._cudnn = cudnn
         self._device = device
+        self._process = os.getpid()
         self._handle = cudnn.create_handle()
         self._stream: int | None = None
         self._questions = itertools.count()
@@ -169,8 +177,12 @@ class Handle:
         self._answers.clear()
         self._calls.clear()
         handle, self._handle = self._handle, None
-        if handle is not None:
+        if handle is not None and self._process == os.getpid():  # of a forked child's parent it is the parent's
             self._cudnn.destroy_handle(handle)
+
+    def rest(self) -> None:
+        """Its thread has ended; another one has another stream, if perhaps at the same address."""
+        self._stream = None
 
     def __del__(self) -> None:
         if not sys.is_finalizing() and hasattr(self, '_calls'):  # the package itself lets go of no handle
@@ -209,15 +221,32 @@ class Handle:
         return made
 
 
+class _Handles(dict[int, Handle | None]):
+    """A thread's handles by device, None where there can be none. When the thread ends they are idle."""
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():
+            for number, handle in self.items():
+                if handle is not None:
+                    handle.rest()
+                    _idle[number].append(handle)
+
+
 def current() -> Handle | None:
     """Returns the calling thread's handle on its current device, or None where cuDNN cannot be used."""
     cudnn = library.load()
     if cudnn is None:
         return None
-    handles: dict[int, Handle | None] = _of_thread.__dict__.setdefault('handles', {})
+    try:
+        handles: _Handles = _of_thread.handles
+    except AttributeError:
+        handles = _of_thread.handles = _Handles()
     number = _DEVICE.number()
     if number not in handles:
-        handles[number] = _opened(cudnn, _DEVICE)
+        try:
+            handles[number] = _idle[number].pop()
+        except IndexError:
+            handles[number] = _opened(cudnn, _DEVICE)
     return handles[number]
 
 
@@ -236,7 +265,8 @@ def asked() -> list[tuple[Operation, PlanSettings, int | None]]:
 
 
 def forget() -> None:
-    """Drops the calling thread's handles and plans."""
-    for handle in _of_thread.__dict__.pop('handles', {}).values():
-        if handle is not None:
-            handle.close()
+    """Drops the handles and plans of the calling thread, and of those that have ended."""
+    _of_thread.__dict__.pop('handles', None)
+    for idle in [*_idle.values()]:
+        while idle:
+            idle.pop().close()
