@@ -126,16 +126,26 @@ def in_core_peak(network, size=None):
 def tight_budget(network, policy, size=None, allocator='virtual'):
     """Half of in-core's peak, or just above the floor that a refusal names with this allocator where that is more."""
     half = int(SHARE * in_core_peak(network, size))
-    budget, is_enough = half // 2, False
+    return max(half, least_budget(half // 2, lambda budget: train(
+        network, policy, 4, budget=budget, allocator=allocator, batch={} if size is None else {'size': size})))
+
+
+def least_budget(budget, run):
+    """Just above the floor that refusals of `run(budget)` name, from one on that the program's own arrays fit in.
+
+    Beyond a budget an allocator of a device gives nothing, to the first iteration either: so the floors of the first
+    refusals are of what the iteration had come to.
+    """
+    is_enough = False
     while not is_enough:
         chainer_ooc.reset()
         try:
-            train(network, policy, 4, budget=budget, allocator=allocator, batch={} if size is None else {'size': size})
+            run(budget)
             is_enough = True
         except InfeasibleBudgetError as refused:
             budget, is_enough = int(FLOOR_MARGIN * refused.floor_bytes), not refused.doubt
     chainer_ooc.reset()
-    return max(half, budget)
+    return budget
 
 
 def settled(stats):
