@@ -3,7 +3,7 @@
     base.py       the contract; of it, metering.py is what recording needs, and file_backed.py what few devices have
     owned.py      what all devices do alike: who may use a backend, its transfers and its far copies, who makes room
     collector.py  what the garbage collector must not end before its time
-    layout.py     how an array lies on its block of memory
+    layout.py     how an array lies on its block of memory, and what lies behind that
     arrays.py     arrays and the memory under them, of every library
     host/         the process's own memory
     cuda/         a GPU's

@@ -8,6 +8,11 @@ from typing import Any
 
 import numpy as np
 
+#: What blocks of the host have behind their last byte, at least. NumPy before 2.0.2 takes an operand that ends exactly
+#: where the result begins for one that overlaps it, and computes powers, logarithms and more by another loop then: its
+#: last bits differ on processors with AVX-512 (numpy/numpy#26972). Arrays of the C library are never that near.
+GAP_BYTES = int(np.lib.NumpyVersion(np.__version__) < '2.0.2')
+
 
 @dataclass(frozen=True)
 class Layout:

@@ -10,10 +10,11 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from chainer_ooc.backends.host import arena
+from chainer_ooc.backends.host import arena, block, block_pool
 from chainer_ooc.backends.host.arena import Arena
 from chainer_ooc.backends.host.backend import HostBackend
 from chainer_ooc.backends.host.block_pool import BlockPool
+from chainer_ooc.backends.layout import GAP_BYTES
 from support.resident import private_bytes
 
 MB = 1 << 20
@@ -50,7 +51,8 @@ def mappings():
 
 
 def whole(nbytes):
-    return -(-nbytes // GRAIN) * GRAIN
+    """What a block takes for so many bytes."""
+    return -(-(nbytes + GAP_BYTES) // GRAIN) * GRAIN
 
 
 def filled(nbytes, value):
@@ -520,3 +522,49 @@ def test_a_backend_trains_with_it_and_says_so_if_there_is_none(tmp_path, monkeyp
     assert not backend.kept_serves_all and isinstance(backend._blocks, BlockPool)
     assert 'there was no compiler' in ' '.join(backend.describe()['warnings'])
     backend.close()
+
+
+def ends(array):
+    return array.ctypes.data, array.ctypes.data + array.nbytes
+
+
+@needs_arena
+@pytest.mark.parametrize('nbytes', [LEAST, MB, MB + GRAIN, 4 * MB])
+def test_with_a_gap_no_array_begins_where_another_one_ends(pool, nbytes):
+    """NumPy before 2.0.2 took these for overlapping, and computed other bits."""
+    library = arena.library()
+    library.arena_set_gap(1)
+    try:
+        arrays = [np.empty(nbytes, np.uint8) for _ in range(20)]
+        del arrays[::3]
+        arrays += [np.empty(nbytes, np.uint8) for _ in range(20)]
+        arrays[3].resize(nbytes + 2 * GRAIN, refcheck=False)
+        places = [ends(each) for each in arrays]
+        assert not {start for start, _ in places} & {end for _, end in places}
+        del arrays
+    finally:
+        library.arena_set_gap(GAP_BYTES)
+
+
+@needs_arena
+@pytest.mark.parametrize('dtype', ['f4', 'f8'])
+@pytest.mark.parametrize('name', ['log2', 'exp2', 'exp', 'log', 'tan', 'arctan', 'cbrt'])
+def test_bits_do_not_depend_on_what_lies_beside_an_array(pool, name, dtype):
+    given = np.random.RandomState(0).uniform(0.1, 3, LEAST * 2).astype(dtype)
+    function, kept = getattr(np, name), []
+    for _ in range(12):
+        kept += [given.copy()]
+        kept += [function(kept[-1])]
+    assert len({each.tobytes() for each in kept[1::2]}) == 1
+
+
+def test_other_blocks_of_near_memory_have_the_same_gap(monkeypatch):
+    monkeypatch.setattr(block, 'GAP_BYTES', 1)
+    monkeypatch.setattr(block_pool, 'GAP_BYTES', 1)
+    pool = BlockPool()
+    arrays = [pool.allocate(MB) for _ in range(20)]
+    assert {each.nbytes for each in arrays} == {MB}
+    places = [ends(each) for each in arrays]
+    assert not {start for start, _ in places} & {end for _, end in places}
+    first = arrays.pop(0).ctypes.data
+    assert pool.allocate(MB).ctypes.data == first

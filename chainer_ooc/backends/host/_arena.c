@@ -73,10 +73,16 @@ static Ranges empty; /* starts of blocks that have no pages, or few */
 static size_t unused_bytes, used_bytes, fresh_bytes;
 static int keeps = 1;
 
+/* What a block has behind its last byte, at least; see layout.py. */
+static size_t gap_bytes;
+
 /* An area is blocks and free pages without a hole between them: how many there are, and may be. */
 long arena_areas, arena_most_areas = MOST_AREAS;
 
 static size_t whole_grains(size_t nbytes) { return (nbytes + GRAIN_BYTES - 1) / GRAIN_BYTES * GRAIN_BYTES; }
+
+/* What a block for so many bytes takes. */
+static size_t block_bytes(size_t nbytes) { return whole_grains(nbytes + gap_bytes); }
 
 /* --- ranges ----------------------------------------------------------------------------------------------------- */
 
@@ -332,7 +338,7 @@ static uintptr_t assemble(size_t nbytes, size_t *dirty) {
 }
 
 static void *allocate(size_t nbytes, size_t *dirty) {
-    size_t whole = whole_grains(nbytes);
+    size_t whole = block_bytes(nbytes);
     if (whole < nbytes || !reserve(&used, 1) || !reserve(&unused, used.count + 2)) /* a place for each that is freed */
         return NULL;
     size_t index = best(whole);
@@ -463,8 +469,8 @@ static void *from_heap(size_t nbytes) { return NULL; }
 #endif
 
 static int has_unused(size_t nbytes) {
-    size_t index = best(nbytes);
-    return index < unused.count && unused.items[index].nbytes >= nbytes;
+    size_t whole = block_bytes(nbytes), index = best(whole);
+    return index < unused.count && unused.items[index].nbytes >= whole;
 }
 
 static void *obtain(size_t nbytes, size_t *dirty) {
@@ -554,7 +560,7 @@ static void *handle_realloc(void *context, void *block, size_t nbytes) {
             ;
         return grown;
     }
-    size_t whole = whole_grains(nbytes);
+    size_t whole = block_bytes(nbytes);
     if (nbytes >= LEAST_BYTES && whole >= nbytes) {
         if (whole <= before) {
             cut(index, whole);
@@ -608,6 +614,8 @@ size_t arena_fresh_bytes(void) { return fresh_bytes; }
 void arena_keep_at_most(size_t nbytes) { keep_at_most(nbytes); }
 
 void arena_set_limited(int yes) { is_limited = yes, free_in_heap = 0; }
+
+void arena_set_gap(size_t nbytes) { gap_bytes = nbytes; }
 
 void arena_ask(MakeRoom *function) { make_room = function; }
 

@@ -38,6 +38,7 @@ import numpy as np
 
 from chainer_ooc import extension
 from chainer_ooc.backends.base import ByteArray
+from chainer_ooc.backends.layout import GAP_BYTES
 from chainer_ooc.backends.owned import RoomMakers
 
 _SET_HANDLER, _GET_HANDLER = 304, 305  # in the table of NumPy's C API
@@ -244,7 +245,8 @@ def _library() -> ctypes.PyDLL | str:
         return str(error)
     for name in ('arena_unused_bytes', 'arena_used_bytes', 'arena_fresh_bytes'):
         getattr(found, name).restype = ctypes.c_size_t
-    found.arena_keep_at_most.argtypes = (ctypes.c_size_t,)
+    found.arena_keep_at_most.argtypes = found.arena_set_gap.argtypes = (ctypes.c_size_t,)
+    found.arena_set_gap(GAP_BYTES)
     found.arena_ask(_MAKE_ROOM)
     os.register_at_fork(after_in_child=functools.partial(_begin_anew, found))
     return found

@@ -20,6 +20,7 @@ import contextlib
 import mmap
 
 from chainer_ooc.backends.host import limits
+from chainer_ooc.backends.layout import GAP_BYTES
 
 #: Smaller blocks are worth no mapping; they come from the heap.
 LEAST_MAPPED_BYTES = 1 << 18
@@ -33,11 +34,12 @@ class HeapBlock(mmap.mmap):
 
 
 def make(nbytes: int) -> HeapBlock:
-    """Maps `nbytes` of near memory.
+    """Maps near memory for an array of `nbytes`.
 
     Raises:
         MemoryError: the system refuses.
     """
+    nbytes += GAP_BYTES
     whole_bytes = nbytes // _HUGE_PAGE_BYTES * _HUGE_PAGE_BYTES
     mapped_bytes = nbytes if whole_bytes in (0, nbytes) else whole_bytes + _HUGE_PAGE_BYTES
     try:

@@ -30,6 +30,7 @@ import numpy as np
 from chainer_ooc.backends.base import ByteArray
 from chainer_ooc.backends.host import block
 from chainer_ooc.backends.host.block import HeapBlock
+from chainer_ooc.backends.layout import GAP_BYTES
 from chainer_ooc.backends.references import references
 
 
@@ -91,7 +92,7 @@ class BlockPool:
     def _unused(self, nbytes: int) -> HeapBlock | None:
         self._bury()
         for number in reversed(range(len(self._free))):
-            if len(self._free[number]) == nbytes:
+            if len(self._free[number]) == nbytes + GAP_BYTES:
                 found = self._free.pop(number)
                 if references([found]) == 1:  # the name here
                     return found

@@ -27,6 +27,8 @@ import mmap
 import os
 from typing import Any
 
+from chainer_ooc.backends.layout import GAP_BYTES
+
 _FAILED = ctypes.c_void_p(-1).value
 _MAP_FIXED = 0x10  # everywhere that we run; the mmap module has no name for it
 _READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
@@ -51,7 +53,7 @@ class Mapping:
         self._unmap = libc().munmap
         mapped.add(self._token)
         try:
-            self._address = _map(None, nbytes, mmap.MAP_SHARED, descriptor, start)
+            self._address = _map(None, nbytes + GAP_BYTES, mmap.MAP_SHARED, descriptor, start)
         except BaseException:
             mapped.discard(self._token)
             raise
@@ -67,12 +69,12 @@ class Mapping:
         Raises:
             OSError: The system refuses.
         """
-        _map(self._address, self._nbytes, mmap.MAP_PRIVATE | _MAP_FIXED, descriptor, self._start)
+        _map(self._address, self._nbytes + GAP_BYTES, mmap.MAP_PRIVATE | _MAP_FIXED, descriptor, self._start)
 
     def __del__(self) -> None:
         if hasattr(self, '_address'):
             self._mapped.discard(self._token)  # nothing can read it any more
-            self._unmap(self._address, self._nbytes)
+            self._unmap(self._address, self._nbytes + GAP_BYTES)
 
 
 def _map(address: int | None, nbytes: int, flags: int, descriptor: int, start: int) -> int:
