@@ -5,7 +5,9 @@ import warnings
 
 import pytest
 
-from chainer_ooc.backends.host import HostBackend
+from chainer_ooc.backends.host import HostBackend, arena, block, block_pool
+from chainer_ooc.backends.layout import GAP_BYTES
+from chainer_ooc.backends.spill import mapping
 
 
 @pytest.fixture
@@ -15,6 +17,19 @@ def backend(tmp_path):
         made = HostBackend(str(tmp_path))
     yield made
     made.close()
+
+
+@pytest.fixture
+def no_gap(monkeypatch):
+    """Blocks of exactly the bytes of their arrays, whatever the version of NumPy: for tests of what goes where."""
+    for module in (block, block_pool, mapping):
+        monkeypatch.setattr(module, 'GAP_BYTES', 0)
+    if type(found := arena._library()) is str:
+        yield
+        return
+    found.arena_set_gap(0)
+    yield
+    found.arena_set_gap(GAP_BYTES)
 
 
 @pytest.fixture

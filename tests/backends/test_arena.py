@@ -17,6 +17,8 @@ from chainer_ooc.backends.host.block_pool import BlockPool
 from chainer_ooc.backends.layout import GAP_BYTES
 from support.resident import private_bytes
 
+pytestmark = pytest.mark.usefixtures('no_gap')
+
 MB = 1 << 20
 GRAIN = 16 << 10
 LEAST = 256 << 10
@@ -51,8 +53,7 @@ def mappings():
 
 
 def whole(nbytes):
-    """What a block takes for so many bytes."""
-    return -(-(nbytes + GAP_BYTES) // GRAIN) * GRAIN
+    return -(-nbytes // GRAIN) * GRAIN
 
 
 def filled(nbytes, value):
@@ -320,6 +321,7 @@ from chainer_ooc.backends.host.guard import data_bytes
 
 MB = 1 << 20
 pool = Arena()
+_library().arena_set_gap(0)
 pool.begin()
 np.zeros(MB, np.uint8)
 soft = data_bytes() + 64 * MB
@@ -364,6 +366,7 @@ from chainer_ooc.backends.host.limits import kilobyte_fields
 
 MB = 1 << 20
 pool = Arena()
+_library().arena_set_gap(0)
 pool.begin()
 soft = kilobyte_fields('/proc/self/status')['VmSize'] + 6 * MB
 hard = resource.getrlimit(resource.RLIMIT_AS)[1]
@@ -468,6 +471,7 @@ def fill(left):
 
 
 pool = Arena()
+_library().arena_set_gap(0)
 pool.begin()
 for left in range(6):
     pool.keep_at_most(0)
@@ -532,18 +536,13 @@ def ends(array):
 @pytest.mark.parametrize('nbytes', [LEAST, MB, MB + GRAIN, 4 * MB])
 def test_with_a_gap_no_array_begins_where_another_one_ends(pool, nbytes):
     """NumPy before 2.0.2 took these for overlapping, and computed other bits."""
-    library = arena.library()
-    library.arena_set_gap(1)
-    try:
-        arrays = [np.empty(nbytes, np.uint8) for _ in range(20)]
-        del arrays[::3]
-        arrays += [np.empty(nbytes, np.uint8) for _ in range(20)]
-        arrays[3].resize(nbytes + 2 * GRAIN, refcheck=False)
-        places = [ends(each) for each in arrays]
-        assert not {start for start, _ in places} & {end for _, end in places}
-        del arrays
-    finally:
-        library.arena_set_gap(GAP_BYTES)
+    arena.library().arena_set_gap(1)
+    arrays = [np.empty(nbytes, np.uint8) for _ in range(20)]
+    del arrays[::3]
+    arrays += [np.empty(nbytes, np.uint8) for _ in range(20)]
+    arrays[3].resize(nbytes + 2 * GRAIN, refcheck=False)
+    places = [ends(each) for each in arrays]
+    assert not {start for start, _ in places} & {end for _, end in places}
 
 
 @needs_arena
@@ -551,6 +550,7 @@ def test_with_a_gap_no_array_begins_where_another_one_ends(pool, nbytes):
 @pytest.mark.parametrize('name', ['log2', 'exp2', 'exp', 'log', 'tan', 'arctan', 'cbrt'])
 def test_bits_do_not_depend_on_what_lies_beside_an_array(pool, name, dtype):
     given = np.random.RandomState(0).uniform(0.1, 3, LEAST * 2).astype(dtype)
+    arena.library().arena_set_gap(GAP_BYTES)
     function, kept = getattr(np, name), []
     for _ in range(12):
         kept += [given.copy()]

@@ -11,6 +11,8 @@ from chainer_ooc.backends.host import block
 from chainer_ooc.backends.host.block_pool import BlockPool
 from chainer_ooc.backends.host.guard import data_bytes
 
+pytestmark = pytest.mark.usefixtures('no_gap')
+
 LARGE, LARGER, SMALL = 1 << 20, 3 << 20, block.LEAST_MAPPED_BYTES - 1
 
 

@@ -11,6 +11,8 @@ from chainer_ooc.backends.host import HostBackend, arena, groups, headroom, heap
 from chainer_ooc.backends.host.guard import Guard, data_bytes
 from chainer_ooc.backends.host.headroom import Headroom
 
+pytestmark = pytest.mark.usefixtures('no_gap')
+
 MB = 1 << 20
 LIMIT = 1024 * MB
 UNASKED, DIRTY = 16 * MB, 32 * MB  # of that limit

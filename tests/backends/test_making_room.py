@@ -7,7 +7,8 @@ import pytest
 
 from chainer_ooc.backends.host import arena
 
-pytestmark = pytest.mark.skipif(arena.available() is not None, reason=str(arena.available()))
+pytestmark = [
+    pytest.mark.usefixtures('no_gap'), pytest.mark.skipif(arena.available() is not None, reason=str(arena.available()))]
 
 BEGIN = '''
     import ctypes
@@ -25,6 +26,7 @@ BEGIN = '''
         resource.setrlimit(resource.RLIMIT_DATA, (soft, soft))
 
     pool = Arena()
+    _library().arena_set_gap(0)
     pool.begin()
     np.zeros(MB, np.uint8)
 '''

@@ -16,6 +16,8 @@ from chainer_ooc.backends.host.limits import kilobyte_fields
 from chainer_ooc.backends.spill import mapping
 from chainer_ooc.errors import SpillError
 
+pytestmark = pytest.mark.usefixtures('no_gap')
+
 MB = 1 << 20
 
 

@@ -39,13 +39,13 @@ def make(nbytes: int) -> HeapBlock:
     Raises:
         MemoryError: the system refuses.
     """
-    nbytes += GAP_BYTES
+    block_bytes = nbytes + GAP_BYTES
     whole_bytes = nbytes // _HUGE_PAGE_BYTES * _HUGE_PAGE_BYTES
-    mapped_bytes = nbytes if whole_bytes in (0, nbytes) else whole_bytes + _HUGE_PAGE_BYTES
+    mapped_bytes = block_bytes if whole_bytes in (0, block_bytes) else whole_bytes + _HUGE_PAGE_BYTES
     try:
         block = HeapBlock(-1, mapped_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        if mapped_bytes != nbytes:
-            block.resize(nbytes)
+        if mapped_bytes != block_bytes:
+            block.resize(block_bytes)
     except OSError as error:
         raise MemoryError(f'no {nbytes} bytes of near memory: {error.strerror}') from None
     if whole_bytes and hasattr(mmap, 'MADV_HUGEPAGE'):

@@ -71,7 +71,7 @@ class BlockPool:
     def nbytes(self) -> int:
         """Bytes that are kept for the next arrays."""
         self._bury()
-        return sum(map(len, self._free))
+        return sum(map(_array_bytes, self._free))
 
     def keep_at_most(self, nbytes: int) -> bool:
         """Gives the rest back to the system, what was freed first before the others; whether there was any."""
@@ -79,7 +79,7 @@ class BlockPool:
             return False
         kept_bytes, number = self.nbytes(), 0
         while kept_bytes > nbytes:
-            kept_bytes -= len(self._free[number])
+            kept_bytes -= _array_bytes(self._free[number])
             number += 1
         del self._free[:number]
         return number > 0
@@ -92,7 +92,7 @@ class BlockPool:
     def _unused(self, nbytes: int) -> HeapBlock | None:
         self._bury()
         for number in reversed(range(len(self._free))):
-            if len(self._free[number]) == nbytes + GAP_BYTES:
+            if _array_bytes(self._free[number]) == nbytes:
                 found = self._free.pop(number)
                 if references([found]) == 1:  # the name here
                     return found
@@ -109,3 +109,8 @@ class BlockPool:
             _, found = self._lent.pop(id(self._deaths.popleft()), (None, None))
             if found is not None:
                 self._free.append(found)
+
+
+def _array_bytes(found: HeapBlock) -> int:
+    """Of the array that it is for."""
+    return len(found) - GAP_BYTES

@@ -53,7 +53,7 @@ class Mapping:
         self._unmap = libc().munmap
         mapped.add(self._token)
         try:
-            self._address = _map(None, nbytes + GAP_BYTES, mmap.MAP_SHARED, descriptor, start)
+            self._address = _map(None, nbytes, mmap.MAP_SHARED, descriptor, start)
         except BaseException:
             mapped.discard(self._token)
             raise
@@ -69,7 +69,7 @@ class Mapping:
         Raises:
             OSError: The system refuses.
         """
-        _map(self._address, self._nbytes + GAP_BYTES, mmap.MAP_PRIVATE | _MAP_FIXED, descriptor, self._start)
+        _map(self._address, self._nbytes, mmap.MAP_PRIVATE | _MAP_FIXED, descriptor, self._start)
 
     def __del__(self) -> None:
         if hasattr(self, '_address'):
@@ -78,7 +78,7 @@ class Mapping:
 
 
 def _map(address: int | None, nbytes: int, flags: int, descriptor: int, start: int) -> int:
-    found: int = libc().mmap(address, nbytes, _READ_WRITE, flags, descriptor, start)
+    found: int = libc().mmap(address, nbytes + GAP_BYTES, _READ_WRITE, flags, descriptor, start)
     if found != _FAILED:
         return found
     number = ctypes.get_errno()
