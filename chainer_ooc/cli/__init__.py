@@ -14,7 +14,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
 from chainer_ooc import __version__
 from chainer_ooc.cli import compare, doctor, explain, plan, policies, profile, recommend, report, simulate
@@ -35,6 +35,13 @@ __all__ = ['main']
 class _Parser(argparse.ArgumentParser):
     """Wrong arguments get the form of all errors here; argparse would put the usage in front of it."""
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Writes help as answers are written: of errors Python's versions make a traceback, or nothing at all."""
+        if file is sys.stderr:
+            _complain(message.rstrip('\n'))
+        elif not _print(message, end=''):
+            sys.exit(1)
+
     def error(self, message: str) -> NoReturn:
         _complain(f'error: {message}; "{self.prog} --help" shows what can be written')
         sys.exit(2)
@@ -49,20 +56,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 0 when the command did its work (for ``doctor``: training can work), 1 when it could not, 2
         when an argument cannot be used, 130 when it was interrupted. Arguments that argparse refuses leave with
-        SystemExit(2), ``--help`` and ``--version`` with SystemExit(0).
+        SystemExit(2), ``--help`` and ``--version`` with SystemExit(0), or 1 where they cannot be written.
     """
     parser = _parser()
-    try:
-        given = _bound(sys.argv[1:] if argv is None else argv)
-        if given and not given[0].startswith('-') and given[0] not in COMMANDS:
-            parser.error(unknown('command', given[0], COMMANDS))
-        arguments, unread = parser.parse_known_args(given)
-        if unread:
-            _refuse(unread[0], parser if arguments.command is None else arguments.parser)
-    except SystemExit as ended:
-        if not ended.code and not _print('', end=''):  # help that could not be written
-            return 1
-        raise
+    given = _bound(sys.argv[1:] if argv is None else argv)
+    if given and not given[0].startswith('-') and given[0] not in COMMANDS:
+        parser.error(unknown('command', given[0], COMMANDS))
+    arguments, unread = parser.parse_known_args(given)
+    if unread:
+        _refuse(unread[0], parser if arguments.command is None else arguments.parser)
     if arguments.command is None:
         return 0 if _print(parser.format_help(), end='') else 1
     try:

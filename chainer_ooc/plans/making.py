@@ -14,9 +14,9 @@ from chainer_ooc.cost.workspace import could_have, with_workspace
 from chainer_ooc.errors import InfeasibleBudgetError, OocError
 from chainer_ooc.plans.gap import gap_of
 from chainer_ooc.plans.plan import Plan
-from chainer_ooc.problem import Decision, Problem, fault_of
+from chainer_ooc.problem import Decision, Problem, everything, fault_of
 from chainer_ooc.quantities import MOST_BYTES
-from chainer_ooc.schedule.schedule import Schedule, lay_out
+from chainer_ooc.schedule.schedule import Schedule, demand_of, lay_out
 from chainer_ooc.simulate.simulator import run
 
 #: The ratio of the budgets that `plan_within` tries. By the guide 1.02 times a floor that a refusal names works.
@@ -45,6 +45,8 @@ def plan_within(policy: Policy, problem: Problem) -> Plan:
     memory they keep more, and what they need grows past it: a budget above a floor that was named would be refused
     again. Commands that foretell a training use it; the papers' tables show such policies as they are.
     """
+    if policy.may_need_more and (least_bytes := _least_bytes(problem)) > problem.budget_bytes:
+        raise _refusal(policy, problem, _floor(policy, replace(problem, budget_bytes=least_bytes)))
     decision = policy.decide(problem)
     schedule = lay_out(problem, decision)
     if schedule.fits(problem.budget_bytes):
@@ -97,6 +99,11 @@ def in_core(problem: Problem) -> Plan:
 def _decided(policy: Policy, problem: Problem) -> Schedule:
     """What the policy decides, laid out."""
     return lay_out(problem, policy.decide(problem))
+
+
+def _least_bytes(problem: Problem) -> int:
+    """What no decision needs less than, but a mapped one: nothing is there but what a position reads and allocates."""
+    return demand_of(problem, Decision(everything(problem.trace, problem.min_bytes))).floor_bytes
 
 
 def _smaller(problem: Problem) -> Iterator[Problem]:

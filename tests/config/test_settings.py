@@ -153,16 +153,16 @@ def test_a_plan_that_may_not_be_read_is_refused(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(('entry', 'attribute'), [('ooc_spill_dir', 'spill_dir'), ('ooc_plan', 'plan_file')])
-@pytest.mark.parametrize('where', [chainer.config, chainer.global_config])
-def test_a_path_is_that_of_the_folder_where_it_was_set(where, entry, attribute, tmp_path, monkeypatch):
+@pytest.mark.parametrize('everywhere', [False, True])
+def test_a_path_is_that_of_the_folder_where_it_was_set(everywhere, entry, attribute, tmp_path, monkeypatch):
     (tmp_path / 'data').mkdir()
     path = 'data' if entry == 'ooc_spill_dir' else 'data/plan.json'
-    monkeypatch.setattr(where, entry, None, raising=False)
     monkeypatch.chdir(tmp_path)
-    with using(ooc='swap-all'):
-        setattr(where, entry, path)
+    if everywhere:
+        monkeypatch.setattr(chainer.global_config, entry, path)
+    with using(ooc='swap-all', **({} if everywhere else {entry: path})):
         monkeypatch.chdir('/')
-        assert getattr(where, entry) == getattr(config.current(), attribute) == str(tmp_path / path)
+        assert getattr(chainer.config, entry) == getattr(config.current(), attribute) == str(tmp_path / path)
 
 
 def test_settings_are_read_in_bytes_and_levels(tmp_path):

@@ -8,9 +8,9 @@ import functools
 import gc
 import itertools
 import os
-import profile
 import signal
 import threading
+import timeit
 
 import chainer
 import chainer.functions as F
@@ -357,11 +357,11 @@ def defined(name, call, filename='<string>'):
 
 
 @pytest.mark.parametrize(('name', 'filename'), [
-    ('program', '/home/somebody/program.py'), ('__main__', '<stdin>'), ('profile', '/home/somebody/profile.py')])
+    ('program', '/home/somebody/program.py'), ('__main__', '<stdin>'), ('timeit', '/home/somebody/timeit.py')])
 def test_who_asks_for_memory_amid_a_change_is_told_by_the_frames(name, filename):
     core = 'chainer_ooc.execute.made_up'
     changes, calls, asks = (defined(core, each) for each in ('changes', 'calls', 'asks'))
-    program, pythons = defined(name, 'handles', filename), defined('profile', 'handles', profile.__file__)
+    program, pythons = defined(name, 'handles', filename), defined('timeit', 'handles', timeit.__file__)
     reentry.runs_functions(calls)
 
     handler = functools.partial(program, functools.partial(asks, reentry.asks_amid))

@@ -284,3 +284,31 @@ def test_a_decision_that_gives_a_map_what_it_cannot_have_here_names_no_budget():
 
 def schedule_of(problem, decision):
     return lay_out(problem, decision).swap_ins
+
+
+def test_no_decision_needs_less_than_what_makes_a_budget_hopeless():
+    tight = 0
+    for seed in range(300):
+        problem = draw_problem(seed)
+        least_bytes = making._least_bytes(problem)
+        for name, policy in POLICIES.items():
+            if name != 'unified':  # its maps take none of the budget in backward
+                decision = policy.decide(dataclasses.replace(problem, budget_bytes=1))
+                needed_bytes = lay_out(problem, decision).floor_bytes
+                assert needed_bytes >= least_bytes, (seed, name)
+                tight += needed_bytes == least_bytes
+    assert tight
+
+
+def test_a_policy_that_may_need_more_is_not_asked_about_budgets_that_no_decision_is_enough_for():
+    """Each question may be a long replay."""
+    drawn, asked = draw_problem(58), []
+
+    def decide(problem):
+        asked.append(problem.budget_bytes)
+        return POLICIES['tensor-cache'].decide(problem)
+
+    policy = dataclasses.replace(POLICIES['tensor-cache'], decide=decide)
+    with pytest.raises(InfeasibleBudgetError):
+        making.plan_within(policy, dataclasses.replace(drawn, budget_bytes=1))
+    assert min(asked) == making._least_bytes(drawn)

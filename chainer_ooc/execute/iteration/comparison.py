@@ -35,8 +35,9 @@ class Calls:
 
     def add(self, function: Any) -> None:
         """Adds the function of the next call."""
-        self._number_of[id(function)] = len(self.functions)
-        self.functions.append(weakref.ref(function))
+        number = len(self.functions)
+        self.functions.append(weakref.ref(function))  # first: an interrupt may come in between
+        self._number_of[id(function)] = number
 
     def number(self, function: Any) -> int:
         """The number of a function's call; -1 if it is none of these."""
