@@ -339,9 +339,12 @@ def test_a_reader_that_stops_before_the_help_gets_no_traceback():
 
 
 @pytest.mark.parametrize('kilobytes', [
-    pytest.param(450000, marks=pytest.mark.long), 505000])  # the second is just below what is enough
+    pytest.param((450000,), marks=pytest.mark.long), pytest.param((505000, 490000, 475000), id='just below what is enough')])
 def test_a_network_behind_a_wall_that_is_too_low_ends_in_one_line(kilobytes):
-    done = shell(f'ulimit -d {kilobytes}; OMP_NUM_THREADS=1 {{0}} profile resnet50 --batchsize 4')
+    """What is enough depends on the versions of Python and of the libraries."""
+    done = next(done for done in (
+        shell(f'ulimit -d {each}; OMP_NUM_THREADS=1 {{0}} profile resnet50 --batchsize 4') for each in kilobytes)
+        if done.returncode)
     assert done.returncode == 1
     assert done.stderr.startswith('error: ') and done.stderr.count('\n') == 1, done.stderr
     assert 'memory' in done.stderr
