@@ -1,5 +1,7 @@
 """A floor that was named without doubt works at once, whatever budget it was recorded under."""
 import copy
+import os
+import time
 
 import chainer
 import chainer.functions as F
@@ -495,3 +497,26 @@ def test_a_graph_that_is_recorded_while_another_one_is_followed_has_the_floor_th
     """The copies that recipes of the plan in force keep were measured as what the new graph needs."""
     alone, first = (unrolled_floor(policy, [steps] * 3) for steps in (9, 8))
     assert unrolled_floor(policy, [8, 9] * 6, int(1.02 * first)) < 1.05 * alone
+
+
+@pytest.mark.host
+def test_what_the_program_reads_and_holds_while_it_leaves_is_in_the_floor(monkeypatch):
+    write = os.pwritev
+    monkeypatch.setattr(os, 'pwritev', lambda *arguments: [time.sleep(0.02), write(*arguments)][1])
+    links = chainer.ChainList(*(L.Linear(32, 32) for _ in range(5)))
+
+    def iterate():
+        h = chainer.Variable(np.ones((128, 32), 'f4'))
+        for number, link in enumerate(links):
+            h = F.tanh(link(h))
+            if number == 1:
+                kept = h
+        held = kept.array
+        links.cleargrads()
+        F.sum(h).backward()
+        return held
+
+    with ooc('swap-all', min_bytes=1000):
+        iterate()
+        trace = chainer_ooc.trace()
+    assert sum(each.foreign for each in trace.maps) == 1

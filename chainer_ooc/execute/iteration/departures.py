@@ -151,8 +151,10 @@ class Departures:
                 late.append(storage)
         return late
 
-    def begin_backward(self) -> list[Storage]:
+    def begin_backward(self, is_recorded: bool) -> list[Storage]:
         """The frames of forward are gone: what they held is tried again, and returned, also what was evicted since."""
+        if is_recorded and any(each.exposed for each in self._memory.leaving):
+            self._memory.finish_swap_outs()  # till then nobody can tell whether the program holds what it has read
         held = [storage for entries in self._retries.values() for ref, _ in entries if (storage := ref()) is not None]
         self._retries.clear()
         self._waiting.begin_backward()

@@ -199,7 +199,7 @@ class Iteration(Quietly):
         if not self._in_backward:
             self.following.check_forward_is_over(self.register.retained, self.recorder.exposed)
             self._take_orders(self.recorder.next_position)
-            held = self._departures.begin_backward()
+            held = self._departures.begin_backward(self.recorder.measures)
             if self.recorder.measures or self.following.graph is None or self.following.graph.is_estimate:
                 self.register.note_holders(held)
             else:
