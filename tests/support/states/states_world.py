@@ -42,7 +42,7 @@ from chainer_ooc.execute.storage.states import State
 from chainer_ooc.execute.storage.storage import Storage, Token
 from chainer_ooc.execute.tally import Tally
 from support.chaos import ChaosBackend
-from support.states.states_functions import FUNCTIONS
+from support.states.states_functions import FUNCTIONS, Overwrite
 
 #: What may become of a storage, written down once more: the table itself may be what is wrong.
 LEGAL = {
@@ -247,8 +247,8 @@ class World:
         self.block_of[storage] = self._block(plain)
         self.maps += 1
         if id(storage) in self.owned:
+            storage.memory.count_again(storage)  # first: where it is interrupted the block stays the program's
             del self.owned[id(storage)]
-            storage.memory.count_again(storage)
         storage.memory.touch(storage)
         return storage
 
@@ -537,7 +537,12 @@ class World:
             self.check()
 
     def interrupt(self, operation, i, j, moments):
-        """Has a KeyboardInterrupt come in the middle of an operation."""
+        """Has a KeyboardInterrupt come in the middle of an operation.
+
+        Not of a function that writes to its inputs: it may have written, and its twin has not.
+        """
+        if operation == self.apply and FUNCTIONS[j % len(FUNCTIONS)][0] is Overwrite:
+            return
         if interrupted(lambda: operation(i, j), moments):
             self.was_interrupted = True
             forget_computations()  # as a session does when an exception comes to it
