@@ -34,7 +34,7 @@ from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.memory.transit import COPY_IN, Context
 from chainer_ooc.execute.recording.registration import retained
 from chainer_ooc.execute.storage import storage as storages
-from chainer_ooc.execute.storage.account import Account, find
+from chainer_ooc.execute.storage.account import Account, _block_of, find
 from chainer_ooc.execute.storage.computing import computing, forget_computations
 from chainer_ooc.execute.storage.reentry import LOCK
 from chainer_ooc.execute.storage.slots import hidden_slots
@@ -247,7 +247,7 @@ class World:
         self.block_of[storage] = self._block(plain)
         self.maps += 1
         if id(storage) in self.owned:
-            storage.memory.count_again(storage)  # first: where it is interrupted the block stays the program's
+            storage.memory.count_again(storage)
             del self.owned[id(storage)]
         storage.memory.touch(storage)
         return storage
@@ -556,6 +556,9 @@ class World:
                     memory.pin()
                     memory.finish_swap_outs()
                     memory.recount()
+        # What was being counted again may still be the program's, or not any more.
+        self.owned = {id(each): each.root for each in self.watch.alive()
+                      if (block := _block_of(each)) is not None and block.kind == 'program'}
 
     def in_a_thread(self, operation, i, j, busy):
         """Has another thread do it, while this one is busy with the other session."""
