@@ -17,7 +17,9 @@ import pytest
 from chainer_ooc.classify.policies import POLICIES, Policy, policy_of
 from chainer_ooc.errors import ConfigError, InfeasibleBudgetError, PolicyError
 from chainer_ooc.plans.making import make_plan
+from chainer_ooc.plans.run import Run
 from chainer_ooc.problem import Decision, Starts, Verdict, everything, problem_of
+from chainer_ooc.simulate.timeline import Timeline
 from support.command_line import run, run_json
 from support.planning.drawn_trace import MB, TRACE
 from support.trainings.ooc_training import ooc
@@ -174,6 +176,18 @@ def test_commands_say_in_a_line_what_is_wrong_with_it(mine, capsys, file):
     status, out, err = run(capsys, 'simulate', file, '--policy', 'mine:worse', '--budget', '12MB')
     assert (status, out) == (2, '')
     assert "module 'mine' has no attribute 'worse'" in err
+
+
+def test_a_file_does_not_decide_what_is_imported(mine, capsys, tmp_path):
+    """Anybody can write one."""
+    plan = make_plan(policy_of('mine:largest_first'), problem(20 * MB))
+    timeline = Timeline(1.0, 1, (), (), (), True)
+    (tmp_path / 'run.json').write_text(Run(TRACE, plan, 1, timeline).to_json())
+    arguments = 'report', str(tmp_path / 'run.json'), '--out', str(tmp_path / 'page.html')
+    status, out, err = run(capsys, *arguments)
+    assert (status, out) == (2, '')
+    assert "no file decides what is imported; say --policy mine:largest_first" in err
+    assert run(capsys, *arguments, '--policy', 'mine:largest_first')[0] == 0
 
 
 # --- in training ---------------------------------------------------------------------------------------------------

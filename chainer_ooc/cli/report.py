@@ -58,6 +58,9 @@ def run(arguments: argparse.Namespace) -> Answer:
     """
     ran, trace = _subject(arguments)
     name = arguments.policy or (ran.plan.policy if ran else 'auto')
+    if arguments.policy is None and ':' in name:
+        raise UsageError(f'the run is of the policy {name!r}, which is no policy of ours, and no file decides what is '
+                         f'imported; say --policy {name}')
     own_bytes = ran.plan.budget_bytes if ran and name == ran.plan.policy else None
     problem = problem_of(trace, arguments.budget or own_bytes or 1, ran.min_bytes if ran else arguments.min_bytes)
     taken = [arguments.trace]
