@@ -705,3 +705,16 @@ def test_a_forked_child_reads_what_is_there_though_it_cannot_make_what_is_made_f
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     near.array[...] = 0
     assert np.array_equal(product.array, values() * values())
+
+
+def test_what_a_call_has_retained_before_it_was_interrupted_is_watched_again(memories):
+    shown = chainer.Variable(values())
+    shown.retain_data()
+    output, lost = applied(memories[0], Tanh, shown)
+    applied(memories[0], Mul, output, output)
+    assert lost.discard()
+    with computing():
+        shown.node.retain_data()  # as Chainer does for one more function; of that nobody is told
+    memories[0].mend()
+    shown.node.data[...] = 0  # through the graph
+    assert np.array_equal(output.array, np.tanh(values()))

@@ -384,6 +384,7 @@ class Storage(Held):
             self.refill(self.block)
         elif self.state in (State.AWAY, State.LOST):
             self.block = None
+        self.watch()  # a function may have retained an array anew, which ends the watch of a node, and was not noted
 
     def drop_copy(self) -> None:
         """Releases the far copy."""

@@ -555,7 +555,7 @@ class World:
                 if not memory.closed:
                     memory.pin()
                     memory.finish_swap_outs()
-                    memory.recount()
+                    memory.mend()
         # What was being counted again may still be the program's, or not any more.
         self.owned = {id(each): each.root for each in self.watch.alive()
                       if (block := _block_of(each)) is not None and block.kind == 'program'}
