@@ -240,7 +240,7 @@ def test_training_follows_it_to_the_same_bits_and_within_the_budget(mine):
 
 def test_training_goes_on_after_a_policy_that_has_failed(mine):
     expected, _ = trained()
-    found, seen = None, []
+    seen = []
 
     def failing(problem):
         seen.append(problem)

@@ -258,14 +258,19 @@ def test_a_plan_of_mapped_maps_starts_its_swap_ins_where_it_did_when_it_is_follo
     assert tight
 
 
-def test_a_policy_is_asked_once_about_each_budget_that_is_tried():
-    drawn, asked = draw_problem(58), []
+def asking(name):
+    """A policy that notes which budgets it is asked about, and the list of them."""
+    asked = []
 
     def decide(problem):
         asked.append(problem.budget_bytes)
-        return POLICIES['superneurons'].decide(problem)
+        return POLICIES[name].decide(problem)
 
-    policy = dataclasses.replace(POLICIES['superneurons'], decide=decide)
+    return dataclasses.replace(POLICIES[name], decide=decide), asked
+
+
+def test_a_policy_is_asked_once_about_each_budget_that_is_tried():
+    drawn, (policy, asked) = draw_problem(58), asking('superneurons')
     making.plan_within(policy, dataclasses.replace(drawn, budget_bytes=int(1.1 * drawn.budget_bytes)))
     assert len(asked) == len(set(asked)) > 1
     asked.clear()
@@ -302,13 +307,7 @@ def test_no_decision_needs_less_than_what_makes_a_budget_hopeless():
 
 def test_a_policy_that_may_need_more_is_not_asked_about_budgets_that_no_decision_is_enough_for():
     """Each question may be a long replay."""
-    drawn, asked = draw_problem(58), []
-
-    def decide(problem):
-        asked.append(problem.budget_bytes)
-        return POLICIES['tensor-cache'].decide(problem)
-
-    policy = dataclasses.replace(POLICIES['tensor-cache'], decide=decide)
+    drawn, (policy, asked) = draw_problem(58), asking('tensor-cache')
     with pytest.raises(InfeasibleBudgetError):
         making.plan_within(policy, dataclasses.replace(drawn, budget_bytes=1))
     assert min(asked) == making._least_bytes(drawn)
