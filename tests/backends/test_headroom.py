@@ -197,6 +197,23 @@ def test_in_a_computation_the_system_refuses_what_the_container_would_kill_for(c
     np.empty(120 * MB, np.uint8)
 
 
+@pytest.mark.usefixtures('restored')
+@pytest.mark.parametrize('left_bytes', [0, 2 * MB, 7 * MB])
+def test_where_hardly_anything_is_left_there_are_small_buffers_and_no_arrays(container, contained, left_bytes):
+    if arena.available():
+        pytest.skip(arena.available())
+    contained.begin()
+    contained.limit(LIMIT, lambda nbytes: False)
+    heap.trim()
+    container.holds(LIMIT - left_bytes)
+    with Guard(contained._headroom):
+        with pytest.raises(MemoryError):
+            np.empty(64 * MB, np.uint8)  # no free pages serve it
+        held = [bytearray(64 << 10) for _ in range(32)]
+    assert len(held) == 32
+    contained.limit(None, lambda nbytes: False)
+
+
 def test_an_error_in_a_computation_takes_the_guard_away(container, restored):
     guard = Guard(Headroom(lambda: container.found))
     with contextlib.suppress(ZeroDivisionError), guard:

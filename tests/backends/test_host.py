@@ -246,6 +246,20 @@ def test_the_measurement_is_in_no_recording_of_another_thread(tmp_path, monkeypa
         backend.close()
 
 
+def test_no_kept_page_serves_what_is_copied_to_measure_the_bandwidth(tmp_path, monkeypatch):
+    """A container's kernel ended the process: there was room by the pages that were kept."""
+    measured = []
+    monkeypatch.setattr(host, '_bandwidths', {})
+    monkeypatch.setattr(measure, 'bandwidth', lambda backend, nbytes: measured.append(nbytes))
+    backend = HostBackend(str(tmp_path))
+    monkeypatch.setattr(backend, 'has_room', lambda nbytes: True)
+    for gives_bytes in (0, 1 << 30):
+        monkeypatch.setattr(backend, '_gives', lambda nbytes, most_bytes=gives_bytes: nbytes <= most_bytes)
+        backend.bandwidth()
+    backend.close()
+    assert measured == [measure.SMALL_SAMPLE_BYTES, measure.SAMPLE_BYTES]
+
+
 def test_a_bandwidth_is_measured_once_for_each_disk_of_a_process(tmp_path, monkeypatch):
     """Each thread that trained measured it anew, for as long as a hundred iterations of a small network."""
     measured = []
@@ -262,7 +276,7 @@ def test_a_bandwidth_is_measured_once_for_each_disk_of_a_process(tmp_path, monke
             return backend.bandwidth()
         finally:
             backend.close()
-    monkeypatch.setattr(HostBackend, 'has_room', lambda self, nbytes: False)  # what small samples say is not kept
+    monkeypatch.setattr(HostBackend, 'leaves_outside', lambda self, nbytes: False)  # what small samples say is not kept
     asked()
     monkeypatch.undo()
     monkeypatch.setattr(host, '_bandwidths', {})

@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 
 from chainer_ooc.backends.host import measure
+from chainer_ooc.backends.host.guard import data_bytes
 
 
 class Computation:
@@ -22,7 +23,7 @@ class Computation:
 class Copies:
     """A backend and its transfers: each copy has ended when somebody asks."""
 
-    def has_room(self, nbytes):
+    def leaves_outside(self, nbytes):
         return True
 
     def __init__(self, seconds):
@@ -49,6 +50,12 @@ def test_drag_is_what_a_computation_loses_while_copies_run(with_copies, copy_sec
     copies = Copies(copy_seconds)
     assert measure._slowdown_once(Computation(with_copies), copies, np.zeros(1, np.uint8)) == pytest.approx(slowdown)
     assert copies.begun == copies.released == 6
+
+
+def test_limits_count_what_is_copied():
+    before_bytes = data_bytes()
+    sample = measure._unmetered(8 << 20)
+    assert data_bytes() >= before_bytes + sample.nbytes
 
 
 def test_a_copy_that_fails_leaves_nothing():

@@ -103,7 +103,7 @@ class HostBackend(OwnedBackend):
     def limit(self, nbytes: int | None, on_out_of_memory: Callable[[int], bool]) -> None:
         """Sets no limit, which is the system's; room is made for what that refuses."""
         self._blocks.ask(None if nbytes is None else on_out_of_memory)
-        self._blocks.set_limited(arena.is_asked() and limits.is_limited())
+        self._blocks.set_limited(arena.is_asked() and (limits.is_limited() or self._headroom.is_limited()))
 
     def serving(self) -> contextlib.AbstractContextManager[None]:
         return self._blocks.lent()
@@ -195,9 +195,7 @@ class HostBackend(OwnedBackend):
     def bandwidth(self) -> Bandwidth:
         if self._bandwidth is None:
             needed_bytes = 4 * measure.SAMPLE_BYTES  # near memory and what is dirty in the page cache
-            if not self.has_room(needed_bytes):
-                self.trim()
-            fits = self.has_room(needed_bytes)
+            fits = self.leaves_outside(needed_bytes)  # no kept page serves it
             with self._guard:
                 self._bandwidth = measure.bandwidth(self, measure.SAMPLE_BYTES if fits else measure.SMALL_SAMPLE_BYTES)
             if fits:

@@ -8,6 +8,10 @@ does. The limit that was there is back afterwards.
     RLIMIT_DATA   unlimited   | used + left |   unlimited   | used + left |   unlimited
                               |   compute   |   the program |   compute   |
 
+Not all of what is left is for arrays. The pool of pages leaves 4 MB of such a limit to what is no array, also where
+hardly anything is left: of NumPy 2.4 a refused buffer of an iterator ends the process, and so does OpenBLAS. And no
+limit sees memory that is touched only now and was mapped before, such as buffers and stacks.
+
 The limit is the process's, and its threads compute at once, also for one backend, where one trains and another
 validates: the last that begins sets it anew, and what was there comes back when none computes any more.
 
@@ -35,6 +39,12 @@ from chainer_ooc.backends.host.headroom import Headroom
 from chainer_ooc.locks import make_lock
 
 _PAGE_BYTES = os.sysconf('SC_PAGE_SIZE')
+#: What a computation gets in any case; arrays leave as much alone (LEFT_BYTES in _arena.c).
+_LEFT_BYTES = 4 << 20
+
+#: Of what is left, for memory that was mapped before and is touched now.
+_UNTOUCHED_BYTES = 4 << 20
+
 _DATA_FIELD = 5  # of /proc/self/statm: pages of data, the main stack included
 
 
@@ -49,7 +59,7 @@ class Guard(contextlib.AbstractContextManager[None]):
         if left_bytes is None:
             return
         have_blas_map_its_buffers()
-        _LIMIT.tighten(self, data_bytes() + max(0, left_bytes))
+        _LIMIT.tighten(self, data_bytes() + max(_LEFT_BYTES, left_bytes - _UNTOUCHED_BYTES))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:

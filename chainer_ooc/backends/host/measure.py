@@ -38,7 +38,7 @@ BLAS_BYTES = 64 << 20
 
 
 def bandwidth(backend: Backend, sample_bytes: int = SAMPLE_BYTES) -> Bandwidth:
-    """Measures `copies`, and what they cost computations; near memory needed: twice `sample_bytes`.
+    """Measures `copies`, and what they cost computations; needed: twice `sample_bytes` of what is not kept.
 
     Raises:
         SpillError: A copy failed. Its space is given back.
@@ -49,13 +49,13 @@ def bandwidth(backend: Backend, sample_bytes: int = SAMPLE_BYTES) -> Bandwidth:
 
 
 def _unmetered(nbytes: int) -> ByteArray:
-    """Memory that no meter counts: another thread may be recording what its own calls allocate.
+    """Memory that no meter counts, since another thread may be recording what its own calls allocate, but limits do.
 
     Raises:
         MemoryError: the system has none.
     """
     try:
-        return np.frombuffer(mmap.mmap(-1, nbytes), np.uint8)
+        return np.frombuffer(mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint8)
     except OSError as error:
         raise MemoryError(f'no {nbytes} bytes to measure the speed of the spill file with: {error.strerror}') from error
 
@@ -174,7 +174,7 @@ class _Copying:
 
 def _slowdown(backend: Backend, sample: ByteArray) -> float:
     """By how much longer a computation takes while copies run, as a share of its time."""
-    computation = _Computation(backend.has_room(BLAS_BYTES * (os.cpu_count() or 1)))
+    computation = _Computation(backend.leaves_outside(BLAS_BYTES * (os.cpu_count() or 1)))
     return max(0.0, statistics.median(_slowdown_once(computation, backend, sample) for _ in range(_COMPARISONS)))
 
 
