@@ -107,6 +107,24 @@ def test_nothing_is_known_of_what_runs_quietly(model):
     assert chainer_ooc.stats().peak_bytes == chainer_ooc.stats().predicted_peak_bytes > 0
 
 
+@pytest.mark.parametrize('keeps_loss', [False, True])
+def test_what_has_ended_quietly_is_not_in_the_recording_that_follows(keeps_loss):
+    """Its registration set the memory up for itself: maps were measured as buffers, and the next floor was too high."""
+    with ooc('keep'):
+        model, other = Chain(), Chain()
+        other.change = {1: lambda h: other.l1(F.tanh(h))}
+        settled(model)
+        loss = model(BATCH)
+        loss.backward()
+        if not keeps_loss:
+            del loss
+        iterate(other)
+        iteration = manager.current()._iteration
+        assert iteration.recorder.measures
+        assert not any(each.other_bytes for each in iteration.recorder.calls)
+        assert manager.current().memory.context.on_exposed.__self__ is iteration
+
+
 CHANGES = {
     'function': lambda h: F.elu(h),
     'two functions': lambda h: F.relu(F.tanh(h)),

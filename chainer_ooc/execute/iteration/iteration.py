@@ -372,8 +372,11 @@ class Iteration(Quietly):
         self.recorder.now = position
 
     def _take_orders(self, position: int) -> None:
-        """Goes on under the plan of another graph if one is followed since the last computation, or without one."""
-        if self.following.orders is not self._orders:
+        """Goes on under the plan of another graph if one is followed since the last computation, or without one.
+
+        One that has ended quietly is registered when the memory is the next one's already.
+        """
+        if self.following.orders is not self._orders and not self.token.has_ended:
             self._enter(self._memory.tally)
             self._departures.forget_recipes()
             if self._unmoved is not None:
