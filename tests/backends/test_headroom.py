@@ -214,6 +214,36 @@ def test_where_hardly_anything_is_left_there_are_small_buffers_and_no_arrays(con
     contained.limit(None, lambda nbytes: False)
 
 
+@pytest.mark.parametrize('make', [np.ones, np.zeros, np.empty])
+def test_between_computations_an_array_is_refused_that_the_container_would_kill_for(container, contained, make):
+    """Such as an optimizer's first state: room is made for it as for another, as long as there is something to free."""
+    if arena.available():
+        pytest.skip(arena.available())
+    asked, kept_bytes = [], [LIMIT - 40 * MB]
+
+    def make_room(nbytes):
+        asked.append(nbytes)
+        kept_bytes[0] -= 8 * MB
+        container.holds(kept_bytes[0])
+        return len(asked) < 4
+    container.holds(*kept_bytes)
+    contained._guard = Guard(contained._headroom)
+    contained.begin()
+    contained.limit(LIMIT, make_room)
+    contained.keep_at_most(0)
+    held = [make(30 * MB, np.uint8)]  # 8 MB are left alone
+    assert not asked
+    held.append(make(48 * MB, np.uint8))
+    assert asked == [48 * MB] * 2
+    with pytest.raises(MemoryError):
+        make(300 * MB, np.uint8)
+    assert asked == [48 * MB] * 2 + [300 * MB] * 2
+    del held
+    make(40 * MB, np.uint8)  # of free pages: nothing is asked
+    assert len(asked) == 4
+    contained.limit(None, lambda nbytes: False)
+
+
 def test_an_error_in_a_computation_takes_the_guard_away(container, restored):
     guard = Guard(Headroom(lambda: container.found))
     with contextlib.suppress(ZeroDivisionError), guard:

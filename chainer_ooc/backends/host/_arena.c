@@ -20,6 +20,9 @@
    A limit of the system counts what the C library's heap holds free, such as the gradients that a model was built with.
    Where there is one, that serves arrays before fresh pages do.
 
+   A container refuses nothing: its kernel ends the process when pages are touched. So where there is one it is asked, by
+   code in Python, whether fresh pages may be had.
+
    Where the system refuses all, training is asked to make room, as by the allocator of a GPU, and the request is tried
    again as long as it says that it has.
 
@@ -486,12 +489,21 @@ static void *obtain(size_t nbytes, size_t *dirty) {
     return allocate(nbytes, dirty);
 }
 
-/* What makes room for so many bytes, and says whether it has; it is Python code. */
-typedef int MakeRoom(size_t nbytes);
+/* Python code that is asked for so many bytes. */
+typedef int Ask(size_t nbytes);
 
-static MakeRoom *make_room;
+static Ask *make_room; /* makes room, and says whether it has */
+static Ask *may_have;  /* whether a container leaves so much; NULL where there is none */
 
 extern void *PyErr_Occurred(void);
+
+/* Whether a container leaves what an array takes beyond free pages. */
+static int is_left(size_t nbytes) {
+    size_t whole = block_bytes(nbytes);
+    if (!may_have || nbytes < LEAST_BYTES || whole <= unused_bytes || PyErr_Occurred())
+        return 1;
+    return may_have(whole - unused_bytes);
+}
 
 /* Whether there is a bit more room than when malloc failed. */
 static int has_made_room(size_t nbytes) {
@@ -522,9 +534,10 @@ static void *accept(void *block, size_t nbytes, uintptr_t end) {
 static void *handle_malloc(void *context, size_t nbytes) {
     size_t dirty;
     for (;;) {
-        void *block = obtain(nbytes, &dirty);
+        int may = is_left(nbytes);
+        void *block = may ? obtain(nbytes, &dirty) : NULL;
         uintptr_t end = heap_end();
-        if (block || (block = accept(malloc(nbytes), nbytes, end)) || !has_made_room(nbytes))
+        if (block || (may && (block = accept(malloc(nbytes), nbytes, end))) || !has_made_room(nbytes))
             return block;
     }
 }
@@ -534,11 +547,12 @@ static void *handle_calloc(void *context, size_t count, size_t size) {
     if (__builtin_mul_overflow(count, size, &nbytes))
         return NULL;
     for (;;) {
-        void *block = obtain(nbytes, &dirty);
+        int may = is_left(nbytes);
+        void *block = may ? obtain(nbytes, &dirty) : NULL;
         uintptr_t end = heap_end();
         if (block)
             return memset(block, 0, dirty < nbytes ? dirty : nbytes);
-        if ((block = accept(calloc(count, size), nbytes, end)) || !has_made_room(nbytes))
+        if ((may && (block = accept(calloc(count, size), nbytes, end))) || !has_made_room(nbytes))
             return block;
     }
 }
@@ -617,7 +631,9 @@ void arena_set_limited(int yes) { is_limited = yes, free_in_heap = 0; }
 
 void arena_set_gap(size_t nbytes) { gap_bytes = nbytes; }
 
-void arena_ask(MakeRoom *function) { make_room = function; }
+void arena_ask(Ask *function) { make_room = function; }
+
+void arena_contain(Ask *function) { may_have = function; }
 
 /* Whether freed pages are kept. */
 void arena_keep(int yes) {

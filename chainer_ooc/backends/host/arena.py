@@ -55,6 +55,9 @@ _asked: RoomMakers[Callable[[int], bool]] = RoomMakers()
 #: The threads whose arrays just fail for now.
 _alone: set[int] = set()
 
+#: Who says whether a container leaves so many bytes, if there is one.
+_contained: list[Callable[[int], bool]] = []
+
 #: What was raised meanwhile, by thread: no exception passes through NumPy, whose array fails instead.
 PENDING: dict[int, BaseException] = {}
 
@@ -109,6 +112,7 @@ class Arena:
         self.ask(None)
         _open.discard(id(self))
         if not _open:
+            self.contain(None)
             self._library.arena_keep(0)
             if _handlers().get() is _ours():
                 _handlers().set_default(None)
@@ -157,6 +161,11 @@ class Arena:
         Then that serves arrays before fresh pages do, and arrays leave something for what is no array.
         """
         self._library.arena_set_limited(yes)
+
+    def contain(self, may_have: Callable[[int], bool] | None) -> None:
+        """Sets who says whether so many bytes of fresh pages may be had, for all arrays; None: nobody has to."""
+        _contained[:] = [] if may_have is None else [may_have]
+        self._library.arena_contain(_MAY_HAVE if _contained else None)
 
     def keep_at_most(self, nbytes: int) -> bool:
         """Gives the rest back to the system, or leaves less than the smallest block of it; whether there was any."""
@@ -228,8 +237,17 @@ def _make_room(nbytes: int) -> bool:
         _alone.discard(thread)
 
 
+def _may_have(nbytes: int) -> bool:
+    """Called by the handler, as `_make_room`."""
+    try:
+        return all(may_have(nbytes) for may_have in _contained)
+    except BaseException as error:
+        PENDING[threading.get_ident()] = error
+        return True
+
+
 #: The same for C.
-_MAKE_ROOM = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_size_t)(_make_room)
+_MAKE_ROOM, _MAY_HAVE = (ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_size_t)(each) for each in (_make_room, _may_have))
 
 
 @functools.cache
@@ -257,4 +275,5 @@ def _begin_anew(found: ctypes.PyDLL) -> None:
     _asked.clear()
     _alone.clear()
     PENDING.clear()
+    found.arena_contain(None)
     found.arena_keep(0)

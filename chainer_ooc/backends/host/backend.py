@@ -103,7 +103,9 @@ class HostBackend(OwnedBackend):
     def limit(self, nbytes: int | None, on_out_of_memory: Callable[[int], bool]) -> None:
         """Sets no limit, which is the system's; room is made for what that refuses."""
         self._blocks.ask(None if nbytes is None else on_out_of_memory)
-        self._blocks.set_limited(arena.is_asked() and (limits.is_limited() or self._headroom.is_limited()))
+        is_contained = self._headroom.is_limited()
+        self._blocks.set_limited(arena.is_asked() and (is_contained or limits.is_limited()))
+        self._blocks.contain(self._guard.leaves if is_contained else None)
 
     def serving(self) -> contextlib.AbstractContextManager[None]:
         return self._blocks.lent()

@@ -57,6 +57,9 @@ class BlockPool:
     def set_limited(self, yes: bool) -> None:
         """Arrays come from the heap as it is."""
 
+    def contain(self, may_have: Callable[[int], bool] | None) -> None:
+        """The same."""
+
     def allocate(self, nbytes: int) -> ByteArray:
         """Returns `nbytes` of near memory with any content, used before if there are such.
 

@@ -17,10 +17,11 @@ validates: the last that begins sets it anew, and what was there comes back when
 
 It costs some 60 us a computation, in a container alone. Arrays fail with it as they fail in plain Chainer behind
 ``ulimit -d``. Pages that the heap has and that hold nothing can be used without asking the system. So they are given
-back when little is left after a computation; that also is for whatever the program does next, such as an optimizer's
-first update.
+back when little is left after a computation.
 
-Left out: a heap with holes that were given back before. A computation with many small arrays can still be too much.
+Between computations, as in an optimizer's first update, the pool of pages asks for each array that needs fresh ones.
+
+Left out: a heap with holes that were given back before. Many small arrays can still be too much.
 """
 
 from __future__ import annotations
@@ -68,6 +69,11 @@ class Guard(contextlib.AbstractContextManager[None]):
             heap.trim()
         if arena.PENDING:
             arena.raise_pending()
+
+    def leaves(self, nbytes: int) -> bool:
+        """Whether an array may take so much outside of computations, where no limit is in force; in them, True."""
+        left_bytes = self._headroom.left_bytes() if not _LIMIT.computing and self._headroom.is_limited() else None
+        return left_bytes is None or nbytes <= left_bytes - _UNTOUCHED_BYTES - _LEFT_BYTES
 
     def lift(self) -> bool:
         """Takes its limit away, also in a child that was forked meanwhile; whether it had one."""

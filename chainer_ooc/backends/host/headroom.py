@@ -17,7 +17,7 @@ budget that works is not known here. All are multiples of coarse steps, so that 
 
 Ranks that share a container may all ask in the same moment: each gets its share of what is left.
 
-Left out: what the program itself allocates between two computations.
+Left out: small arrays that the program makes between two computations.
 """
 
 from __future__ import annotations
