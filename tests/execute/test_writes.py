@@ -158,3 +158,51 @@ def test_what_a_hook_has_written_is_not_taken_for_the_next_functions_doing(monke
     assert not spoilt
     step(write=True)
     assert spoilt == [storage]
+
+
+class Letting(chainer.FunctionNode):
+    """Keeps an array as an attribute and lets it go in its backward, as the program's own functions do to free it early.
+
+    Args:
+        how: One of `LETS_GO`.
+        of_input: The array is its input, which the program may hold, in place of one of its own.
+    """
+
+    def __init__(self, how, of_input):
+        self._how, self._of_input = how, of_input
+
+    def forward(self, inputs):
+        self.mask = inputs[0] if self._of_input else inputs[0] * np.float32(0.5)
+        return inputs[0] * self.mask,
+
+    def backward(self, indexes, gradients):
+        gradient = gradients[0] * self.mask
+        LETS_GO[self._how](self)
+        return gradient * np.float32(2),
+
+
+def let_written_go(function):
+    function.mask *= np.float32(2)
+    function.mask = None
+
+
+LETS_GO = {
+    'set to None': lambda function: setattr(function, 'mask', None),
+    'deleted': lambda function: delattr(function, 'mask'),
+    'replaced': lambda function: setattr(function, 'mask', function.mask * np.float32(2)),
+    'written to': let_written_go,
+}
+
+
+@pytest.mark.parametrize(('how', 'of_input', 'policy'), spread(sorted(LETS_GO), [False, True], POLICIES, every=1))
+def test_an_array_that_a_function_lets_go_in_backward_is_not_looked_for(how, of_input, policy, all_leave_after_each_step):
+    def program():
+        x = chainer.Variable(np.random.RandomState(0).rand(256, 64).astype('f'))
+        shown = F.tanh(x)
+        loss = F.sum(F.sin(Letting(how, of_input).apply((F.sigmoid(Letting(how, of_input).apply((shown,))[0]),))[0]))
+        loss.backward()
+        return [loss.array.tobytes(), x.grad.tobytes(), shown.array.tobytes()]
+    with chainer.using_config('ooc', None):
+        want = program()
+    with ooc(policy):
+        assert [program() for _ in range(4)] == [want] * 4

@@ -23,7 +23,8 @@ from chainer_ooc.execute.storage.account import find
 from chainer_ooc.execute.storage.slots import array_of
 from chainer_ooc.execute.storage.storage import Storage
 
-#: A storage with its checksum from before something ran, and an array on it that has to live until that is over.
+#: A storage with its checksum from before something ran, and an array on it that has to live until that is over: the
+#: function may let go the last one that there is, and a Variable that shows it has what was written to it.
 _Before = tuple[Storage, int | None, Any]
 
 
@@ -45,7 +46,7 @@ class Writes:
     def end_backward(self) -> None:
         """Ends a backward pass, also one that failed."""
         self.show((), False)
-        self._left = None
+        self._left, self._given = None, ()
 
     def expect(self, function: Any, is_foreign: bool, storages: Iterable[Storage]) -> None:
         """Exposes what recipes read and a foreign function is given; takes checksums of what else may be written to."""
@@ -57,7 +58,7 @@ class Writes:
                 storage.memory.open(storage)
             elif storage.is_relied_on():
                 known = None if self._left is None else self._left.get(storage)
-                given.append((storage, storage.checksum() if known is None else known, None))
+                given.append((storage, storage.checksum() if known is None else known, storage.root()))
 
     def look_at_given(self) -> None:
         """Compares them when the function has run."""
