@@ -19,7 +19,7 @@ from typing import Any
 from chainer_ooc.config import Settings
 from chainer_ooc.errors import InfeasibleBudgetError, OocError, SpillError
 from chainer_ooc.execute.graphs.graph import Graph
-from chainer_ooc.execute.graphs.graphs import ASKED_GRAPHS, Graphs
+from chainer_ooc.execute.graphs.graphs import ASKED_GRAPHS, Graphs, share_reuse
 from chainer_ooc.execute.graphs.likeness import Forms
 from chainer_ooc.execute.graphs.once_only import ROOM_FOR_UNKNOWN, OnceOnly, once_only
 from chainer_ooc.execute.graphs.orders import NO_ORDERS, Conditions
@@ -307,6 +307,7 @@ class Following:
     def _follow(self, graph: Graph | None) -> None:
         if graph is None or not graph.is_recorded(self._conditions.settings.profile_iterations):
             return
+        share_reuse(graph, self._alike)
         try:
             self.orders = graph.orders_for(self._conditions, self._sources)
         except (InfeasibleBudgetError, SpillError) as error:

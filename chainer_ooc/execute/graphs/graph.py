@@ -96,6 +96,7 @@ class Graph(Likeness):
         is_disturbed: other threads were at work while it was recorded.
         has_returned: it was met again.
         makes_graphs: its backward pass does, as in double backprop.
+        reused, reused_by_others: see `note_reuse`; how many others had that are alike, by their numbers.
         differences: how often it seemed to run quietly, and was another one.
         is_metered: what calls allocate was measured, and not estimated from another size.
         is_loose: an estimate for any sizes behind the beginning, see `loosely`.
@@ -122,13 +123,14 @@ class Graph(Likeness):
     makes_graphs: bool = False
     differences: int = 0
     slack_bytes: int = 0
+    reused: set[int] = field(default_factory=set)
+    reused_by_others: dict[int, int] = field(default_factory=dict)
     _under: dict[tuple[object, ...], _Planned] = field(default_factory=dict)
     _foreseen: dict[tuple[object, ...], tuple[frozenset[int], int] | None] = field(default_factory=dict)
     _swapping: tuple[Orders, frozenset[int], Orders] | None = None
     _search: tuple[_Planned, Search] | None = None
     _in_core: tuple[Problem, Plan] | None = None
     _followed: list[Plan] = field(default_factory=list)
-    _reused: set[int] = field(default_factory=set)
     _held: set[int] = field(default_factory=set)
     _exposed: set[int] = field(default_factory=set)
     _estimates: dict[int, Graph] = field(default_factory=dict)
@@ -332,7 +334,7 @@ class Graph(Likeness):
 
     def note_reuse(self, maps: Iterable[int]) -> None:
         """A later backward pass reads these maps: from the next iteration on no plan loses them."""
-        self._learn(self._reused, maps)
+        self._learn(self.reused, maps)
 
     def note_held(self, maps: Iterable[int]) -> None:
         """The program holds these maps after their last use: from the next iteration on plans count with that."""
@@ -352,11 +354,11 @@ class Graph(Likeness):
         """Takes a recording; keeps what was learnt, which the recorded iteration may not have shown."""
         written = written_with(trace.calls, self._exposed)
         maps = tuple(
-            replace(each, reused=each.reused or each.id in self._reused, held=each.held or each.id in self._held,
+            replace(each, reused=each.reused or each.id in self.reused, held=each.held or each.id in self._held,
                     written=each.written or each.id in written)
             for each in trace.maps)
-        self.trace = replace(trace, maps=maps)
-        self.is_loaded = False
+        self.trace, self.is_loaded = replace(trace, maps=maps), False
+        self.reused.update(each.id for each in maps if each.reused)
         self._forget_orders()
         self._estimates.clear()
         self._loose = None
@@ -364,7 +366,7 @@ class Graph(Likeness):
     def load(self) -> None:
         """Takes the plan for its trace from the file that both came from."""
         self.is_loaded, self.recordings = True, sys.maxsize
-        self._reused.update(each.id for each in self.trace.maps if each.reused)
+        self.reused.update(each.id for each in self.trace.maps if each.reused)
         self._held.update(each.id for each in self.trace.maps if each.held)
 
     def first_bytes(self) -> int:

@@ -256,6 +256,18 @@ def note_reuse(storages: Iterable[Storage]) -> None:
             each.token.graph.note_reuse([each.map])
 
 
+def share_reuse(graph: Graph, others: Iterable[Graph]) -> None:
+    """What a graph has in common with others, and is read again there, its plans lose no more.
+
+    Which of them an iteration is, is known when it ends.
+    """
+    for each in others if not graph.is_estimate else ():
+        if graph.reused_by_others.get(each.number) != len(each.reused):
+            graph.reused_by_others[each.number], calls = len(each.reused), graph.common_calls(each)
+            graph.note_reuse(row.id for row in each.trace.maps
+                             if row.reused and row.producer is not None and row.producer < calls)
+
+
 def note_that_it_makes_graphs(graph: Graph | None) -> None:
     """A graph's backward pass makes another: a later backward pass may read each of its maps once more."""
     if graph is not None and not graph.makes_graphs:
