@@ -18,7 +18,7 @@ from chainer_ooc.classify.policies import POLICIES, Policy, policy_of
 from chainer_ooc.errors import ConfigError, InfeasibleBudgetError, PolicyError
 from chainer_ooc.plans.making import make_plan
 from chainer_ooc.plans.run import Run
-from chainer_ooc.problem import Decision, Starts, Verdict, everything, problem_of
+from chainer_ooc.problem import Decision, Starts, Verdict, can_recompute, everything, problem_of
 from chainer_ooc.simulate.timeline import Timeline
 from support.command_line import run, run_json
 from support.planning.drawn_trace import MB, TRACE
@@ -257,3 +257,44 @@ def test_training_goes_on_after_a_policy_that_has_failed(mine):
 
 def test_our_own_names_have_no_colon():
     assert not [name for name in POLICIES if ':' in name]
+
+
+class Parting(chainer.Chain):
+    """Two graphs that part behind a map that the program holds until its forward pass ends."""
+
+    def __init__(self):
+        super().__init__()
+        np.random.seed(0)
+        with self.init_scope():
+            self.first, self.second = L.Convolution2D(3, 8, 3, pad=1), L.Convolution2D(8, 8, 1)
+            self.normal = L.BatchNormalization(8)
+
+    def forward(self, x, is_short):
+        h = F.relu(self.first(x))
+        held = self.normal(self.second(h))
+        h = F.relu(held) + h
+        return F.sum(F.tanh(h) if is_short else F.tanh(F.sigmoid(h)))
+
+    def iterate(self, number):
+        loss = self(np.random.RandomState(number).randn(4, 3, 12, 12).astype('f'), number % 2)
+        self.cleargrads()
+        loss.backward()
+        return [loss.array.tobytes(), *(each.grad.tobytes() for _, each in sorted(self.namedparams()))]
+
+
+def recomputes_the_short(problem):
+    """Recomputes all it can in the shorter graph, and swaps all in the other."""
+    verdict = Verdict.RECOMPUTE if len(problem.trace.calls) < 9 else Verdict.SWAP
+    can = can_recompute(problem.trace, problem.min_bytes)
+    return Decision(tuple(verdict if each is Verdict.SWAP and (verdict is Verdict.SWAP or can[number]) else each
+                          for number, each in enumerate(everything(problem.trace, problem.min_bytes))))
+
+
+def test_what_one_graphs_plan_has_discarded_comes_back_under_the_plan_of_another(monkeypatch):
+    monkeypatch.setitem(sys.modules, 'mine', types.SimpleNamespace(recomputes_the_short=recomputes_the_short))
+    with chainer.using_config('ooc', None):
+        model = Parting()
+        plain = [model.iterate(number) for number in range(12)]
+    model = Parting()
+    with ooc('mine:recomputes_the_short', min_bytes=1000):
+        assert [model.iterate(number) for number in range(12)] == plain

@@ -161,7 +161,7 @@ def test_what_a_hook_has_written_is_not_taken_for_the_next_functions_doing(monke
 
 
 class Letting(chainer.FunctionNode):
-    """Keeps an array as an attribute and lets it go in its backward, as the program's own functions do to free it early.
+    """Keeps an array as an attribute and lets it go in its backward, to free it early.
 
     Args:
         how: One of `LETS_GO`.
@@ -195,7 +195,7 @@ LETS_GO = {
 
 
 @pytest.mark.parametrize(('how', 'of_input', 'policy'), spread(sorted(LETS_GO), [False, True], POLICIES, every=1))
-def test_an_array_that_a_function_lets_go_in_backward_is_not_looked_for(how, of_input, policy, all_leave_after_each_step):
+def test_an_array_that_a_function_lets_go_in_backward_is_not_missed(how, of_input, policy, all_leave_after_each_step):
     def program():
         x = chainer.Variable(np.random.RandomState(0).rand(256, 64).astype('f'))
         shown = F.tanh(x)

@@ -108,11 +108,15 @@ class Recipe:
 
     def is_whole(self) -> bool:
         """Whether every input can still be had as it was."""
-        return not self.spoilt and all(each.storage.can_return() for each in self.moved())
+        return not self.spoilt and all(each.can_return() for each in self.reads())
 
     def moved(self) -> list[Moved]:
         """The inputs that are feature maps."""
         return [each for each in self.inputs if isinstance(each, Moved)]
+
+    def reads(self) -> list[Storage]:
+        """Their storages."""
+        return [each.storage for each in self.moved()]
 
     def needs(self) -> list[Any]:
         """The storages and nodes whose bytes have to be here when it runs, each once."""

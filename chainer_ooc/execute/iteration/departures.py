@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import collections
 import weakref
+from collections.abc import Iterable
 
 from chainer_ooc.config import Settings
 from chainer_ooc.errors import SpillError
@@ -59,11 +60,21 @@ class Departures:
             self._is_refused(error)
 
     def forget_recipes(self) -> None:
-        """Has nothing made again that the plan does not discard: its backward has no room for that."""
-        for ref in self._register.storages if self._following.graph is not None else ():
+        """Has nothing made again that the plan does not discard: its backward has no room for that.
+
+        What another plan has discarded by now comes back only if all that it is made from can.
+        """
+        if self._following.graph is None:
+            return
+        here: list[Storage] = []
+        gone: list[Storage] = []
+        for ref in self._register.storages:
             storage = ref()
-            if storage is not None and storage.recipe is not None and storage.notice() is not None and (
-                    not self._following.is_discardable(storage.map)):
+            if storage is not None and storage.recipe is not None:
+                (gone if storage.notice() is None else here).append(storage)
+        needed = _made_from(gone)
+        for storage in here:
+            if storage not in needed and not self._following.is_discardable(storage.map):
                 storage.remember(None)
 
     def after_call(self, call: Call) -> None:
@@ -188,3 +199,15 @@ class Departures:
             if storage is not None:
                 storage.remember(None)
         self._only_shown.clear()
+
+
+def _made_from(storages: Iterable[Storage]) -> set[Storage]:
+    """All that the recipes of some storages read, and those of what they read."""
+    found: set[Storage] = set()
+    waiting = list(storages)
+    while waiting:
+        recipe = waiting.pop().recipe
+        read = set() if recipe is None else {*recipe.reads()} - found
+        found |= read
+        waiting += read
+    return found
