@@ -108,3 +108,43 @@ def test_a_model_that_was_replaced_and_waits_for_the_collector_has_the_budget_pa
         gc.enable()
     assert len(peaks) >= 8
     assert [(peak, most) for peak, most in peaks if peak > most] == []
+
+
+def test_what_is_made_again_beside_a_replaced_model_has_the_budget_passed_by_nothing():
+    """The calls that make a map again found no room beside the garbage, and ran all the same."""
+    width, peaks, budget = 140, [], 1000
+
+    def make():
+        layers = [layer for function in (F.relu, F.tanh, F.sigmoid, F.elu, F.relu) for layer in (
+            L.Linear(width, width), function)]
+        model = chainer.Sequential(*layers, L.Linear(width, 10))
+        return model, chainer.optimizers.MomentumSGD().setup(model)
+
+    def learn(model, optimizer):
+        with chainer.using_config('ooc_budget', budget):
+            loss = F.softmax_cross_entropy(model(np.ones((200, width), 'f')), np.zeros(200, 'i'))
+            model.cleargrads()
+            loss.backward()
+            optimizer.update()
+        stats = chainer_ooc.stats()
+        if stats.phase == 'run':
+            peaks.append((stats.peak_bytes, stats.budget_bytes))
+
+    gc.disable()
+    try:
+        with ooc('sublinear', budget=budget, min_bytes=1000):
+            model, optimizer = make()
+            learn(model, optimizer)
+            with pytest.raises(InfeasibleBudgetError) as refused:
+                learn(model, optimizer)
+            budget = int(1.02 * refused.value.floor_bytes)
+            del refused
+            for _ in range(4):
+                model, optimizer = make()  # the old one is a cycle
+                learn(model, optimizer)
+                learn(model, optimizer)
+    finally:
+        gc.enable()
+    assert chainer_ooc.stats().recomputed_calls > 0
+    assert len(peaks) >= 6
+    assert [(peak, most) for peak, most in peaks if peak > most] == []

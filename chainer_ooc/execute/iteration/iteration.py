@@ -115,7 +115,7 @@ class Iteration(Quietly):
         self._memory.enter(Context(
             tally, self.budget_bytes, self.settings.min_bytes, self.following.next_use,
             MAPPED if plan.mapped else COPY_IN, plan.chains.shared, self._note_exposed,
-            self.register.gone if self.recorder.measures else None, self._meter.has_counted))
+            self.register.gone if self.recorder.measures else None, self._meter.has_counted, self.room.collect))
 
     # --- forward ---------------------------------------------------------------------------------------------------
 
@@ -372,11 +372,8 @@ class Iteration(Quietly):
         self.recorder.now = position
 
     def _take_orders(self, position: int) -> None:
-        """Goes on under the plan of another graph if one is followed since the last computation, or without one.
-
-        One that has ended quietly is registered when the memory is the next one's already.
-        """
-        if self.following.orders is not self._orders and not self.token.has_ended:
+        """Goes on under the plan of another graph if one is followed since the last computation, or without one."""
+        if self.following.orders is not self._orders and not self.token.has_ended:  # later the memory is the next one's
             self._enter(self._memory.tally)
             self._departures.forget_recipes()
             if self._unmoved is not None:

@@ -343,6 +343,10 @@ class Room:
             else:
                 self._collect()
 
+    def collect(self, nbytes: int) -> bool:
+        """Makes room by what the program has no more, where it is worth looking for that; whether it did."""
+        return self._collect() and self._memory.make_room(nbytes, thorough=True)
+
     def _make_all(self, nbytes: int) -> bool:
         """Makes room where there is none, by all means there are; False if that does not help."""
         has_collected = self._collect()

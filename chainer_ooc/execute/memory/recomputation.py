@@ -80,7 +80,7 @@ def _run(memory: Transit, wanted: Storage, chain: Sequence[Recipe], pinned: froz
 def _call(memory: Transit, wanted: Storage, recipe: Recipe, here: dict[Any, Any], readers: Counter[Any]
           ) -> list[Storage]:
     """Runs one call and puts those of its results into `here` that are read. Gives the storages that came back."""
-    memory.make_room(recipe.peak_bytes)
+    memory.need(recipe.peak_bytes)
     memory.note_peak(recipe.peak_bytes)
     with memory.tally.recomputing():
         outputs, made, changes = recipe.run(here)

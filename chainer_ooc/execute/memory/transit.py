@@ -70,7 +70,7 @@ class CopyIn:
         return True
 
     def bring(self, memory: Transit, storage: Storage) -> ByteArray:
-        memory.make_room(storage.nbytes)
+        memory.need(storage.nbytes)
         while not self.begin(memory, storage):
             if not memory.free_something() and not memory.on_out_of_memory(storage.nbytes):
                 memory.begin_arrival(storage, self._last(memory, storage))
@@ -118,6 +118,7 @@ class Context:
         shares_chains: which maps, made again on the way to another, stay if functions still wait for them.
         on_exposed: called with a storage that the program reads, and may write to.
         listener: is told of blocks that go while the iteration is recorded, else None.
+        collect: makes room by what Python's collector finds, where that is worth looking; whether it did.
         is_metered: whether a block from outside of the graph was allocated while it was recorded.
     """
 
@@ -130,6 +131,7 @@ class Context:
     on_exposed: Callable[[Storage], None] = lambda storage: None
     listener: Listener | None = None
     is_metered: Callable[[Array], bool] = lambda root: False
+    collect: Callable[[int], bool] = lambda nbytes: False
 
 
 class Transit(Budget):
@@ -275,6 +277,11 @@ class Transit(Budget):
                 self.settle()
             except OSError as error:
                 log.logger.info('a swap-out failed after its iteration had ended: %s', str(error))
+
+    def need(self, nbytes: int) -> None:
+        """Makes room, as far as there is any, for what brings a map back."""
+        if not self.make_room(nbytes):
+            self.context.collect(nbytes)
 
     # --- in --------------------------------------------------------------------------------------------------------
 
