@@ -103,6 +103,15 @@ def test_what_is_defined_anew_is_what_decides(mine):
     ({'starts': Starts(ahead=0, gates=(4, 5))}, 'it has gates, and starts no swap-in ahead of one'),
     ({'starts': Starts(ahead=-1)}, '-1 is no number of gates'),
     ({'shares_chains': frozenset({7})}, '7 is no feature map'),
+    ({'verdicts': iter([Verdict.KEEP])}, 'verdicts is of type list_iterator, not tuple or list'),
+    ({'verdicts': np.array([Verdict.KEEP], object)}, 'verdicts is of type ndarray, not tuple or list'),
+    ({'leaves': None}, 'leaves is of type NoneType, not Mapping'),
+    ({'starts': None}, 'starts is of type NoneType, not Starts'),
+    ({'starts': Starts(positions=[1])}, 'starts.positions is of type list, not None or Mapping'),
+    ({'starts': Starts(gates=5)}, 'starts.gates is of type int, not None or tuple'),
+    ({'shares_chains': 7}, 'shares_chains is of type int, not None or bool or frozenset'),
+    ({'shares_chains': {1}}, 'shares_chains is of type set, not None or bool or frozenset'),
+    ({'synchronous': 'yes'}, 'synchronous is of type str, not bool'),
 ])
 def test_a_decision_that_cannot_be_followed_is_refused_before_it_is(mine, change, fault):
     mine.bad = lambda problem: dataclasses.replace(Decision((Verdict.KEEP,) * len(problem.trace.maps)), **change)
@@ -116,6 +125,28 @@ def test_an_error_of_its_own_is_the_cause_of_what_is_raised(mine):
     with pytest.raises(PolicyError, match="the policy 'mine:bad' has failed with KeyError: 'x'") as failed:
         make_plan(policy_of('mine:bad'), problem())
     assert isinstance(failed.value.__cause__, KeyError)
+
+
+def test_verdicts_may_be_a_list(mine):
+    mine.listed = lambda problem: Decision([*everything(problem.trace, problem.min_bytes)])
+    plan = make_plan(policy_of('mine:listed'), problem(12 * MB))
+    assert type(plan.decision().verdicts) is tuple
+
+
+@pytest.mark.parametrize('act', [
+    chainer_ooc.trace, chainer_ooc.reset, lambda: F.sum(chainer.Variable(np.ones((2, 3), np.float32)))])
+def test_one_that_asks_for_training_in_the_midst_of_one_is_told_so(mine, act):
+    mine.bad = lambda problem: act() and swap_all(problem)
+    with ooc('mine:bad', min_bytes=100):
+        iterate(layer := L.Linear(64, 64))
+        with pytest.raises(PolicyError, match="'mine:bad' applies a function, or calls "):
+            iterate(layer)
+    with ooc('swap-all', min_bytes=100):
+        iterate(layer)
+
+
+def iterate(layer):
+    F.sum(F.tanh(layer(F.relu(layer(np.ones((64, 64), np.float32)))))).backward()
 
 
 def test_what_is_no_decision_is_said_to_be_none(mine):
@@ -176,6 +207,16 @@ def test_commands_say_in_a_line_what_is_wrong_with_it(mine, capsys, file):
     status, out, err = run(capsys, 'simulate', file, '--policy', 'mine:worse', '--budget', '12MB')
     assert (status, out) == (2, '')
     assert "module 'mine' has no attribute 'worse'" in err
+
+
+def test_commands_show_where_its_own_code_failed(capsys, file, tmp_path, monkeypatch):
+    (tmp_path / 'failing_policy.py').write_text('def decide(problem):\n    return {}["x"]\n')
+    monkeypatch.syspath_prepend(tmp_path)
+    status, out, err = run(capsys, 'simulate', file, '--policy', 'failing_policy:decide', '--budget', '12MB')
+    assert (status, out) == (1, '')
+    assert err.startswith('Traceback') and 'making.py' not in err
+    assert 'failing_policy.py", line 2, in decide' in err
+    assert err.splitlines()[-1].startswith("error: the policy 'failing_policy:decide' has failed with KeyError: 'x'; ")
 
 
 def test_a_file_does_not_decide_what_is_imported(mine, capsys, tmp_path):

@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from typing import Any, NoReturn, TextIO
 
 from chainer_ooc import __version__
-from chainer_ooc.cli import compare, doctor, explain, plan, policies, profile, recommend, report, simulate
+from chainer_ooc.cli import compare, doctor, explain, plan, policies, profile, programs, recommend, report, simulate
 from chainer_ooc.cli.answer import Answer, ProgramError, UsageError, message
 from chainer_ooc.cli.arguments import unknown
-from chainer_ooc.errors import OocError
+from chainer_ooc.errors import OocError, PolicyError
 
 COMMANDS = {'doctor': doctor, 'profile': profile, 'simulate': simulate, 'plan': plan, 'compare': compare,
             'explain': explain, 'report': report, 'recommend': recommend}
@@ -74,7 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _complain(f'{error.report}error: {message(error)}')
         return error.status
     except OocError as error:
-        _complain(f'error: {message(error)}')
+        cause = error.__cause__ if isinstance(error, PolicyError) else None  # of the policy's own code
+        _complain(f'{"" if cause is None else programs.report(cause)}error: {message(error)}')
         return 2 if isinstance(error, UsageError) else 1
     except MemoryError:
         _complain('error: this needs more memory than there is; free some, or raise the limit (ulimit -d, the '

@@ -98,7 +98,7 @@ def budget(text: str) -> int:
             'peak that it would be a share of')
     nbytes = size(text)
     if nbytes < 1:
-        raise argparse.ArgumentTypeError(f'{text!r} is no budget; it must be at least 1 byte')
+        raise argparse.ArgumentTypeError(f'{text!r} is too little; it must be at least 1 byte')
     return nbytes
 
 

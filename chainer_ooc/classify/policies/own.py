@@ -7,14 +7,22 @@ that it cannot have. Whatever it decides, a training computes the same: a plan s
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from types import NoneType
 
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.classify.search import SearchStoppedError
-from chainer_ooc.errors import ConfigError, OocError, PolicyError
-from chainer_ooc.problem import Decision, Problem, fault_of
+from chainer_ooc.errors import ConfigError, OocError, PolicyError, ReentryError
+from chainer_ooc.problem import Decision, Problem, Starts, fault_of
+
+#: What the attributes of a `Decision`, and of its `Starts`, may be.
+_TYPES: dict[str, tuple[type, ...]] = {
+    'verdicts': (tuple, list), 'starts': (Starts,), 'leaves': (Mapping,), 'synchronous': (bool,),
+    'shares_chains': (NoneType, bool, frozenset), 'mapped': (bool,)}
+_TYPES_OF_STARTS: dict[str, tuple[type, ...]] = {
+    'ahead': (NoneType, int), 'gates': (NoneType, tuple), 'checks_memory': (bool,), 'positions': (NoneType, Mapping)}
 
 
 def own_policy(name: str) -> Policy:
@@ -40,6 +48,9 @@ def own_policy(name: str) -> Policy:
 def _decided(name: str, decide: Callable[[Problem], Decision], problem: Problem) -> Decision:
     try:
         decision = decide(problem)
+    except ReentryError as error:
+        raise PolicyError(f'the policy {name!r} applies a function, or calls chainer_ooc.trace() or reset(), in the '
+                          'midst of the training that asks it; have it look at its problem alone') from error
     except (OocError, SearchStoppedError, MemoryError):
         raise
     except Exception as error:
@@ -48,7 +59,17 @@ def _decided(name: str, decide: Callable[[Problem], Decision], problem: Problem)
     if not isinstance(decision, Decision):
         raise PolicyError(f'the policy {name!r} has returned a value of type {type(decision).__name__}; have it '
                           'return a chainer_ooc.problem.Decision')
-    fault = fault_of(problem.trace, decision, problem.min_bytes)
+    fault = _wrong_type(decision) or fault_of(problem.trace, decision, problem.min_bytes)
     if fault:
         raise PolicyError(f'the decision of the policy {name!r} cannot be followed: {fault}')
-    return decision
+    return replace(decision, verdicts=tuple(decision.verdicts))
+
+
+def _wrong_type(decision: Decision) -> str:
+    """Names the first attribute that is of a type which nothing can follow; '' if none is."""
+    for of, types, prefix in (decision, _TYPES, ''), (decision.starts, _TYPES_OF_STARTS, 'starts.'):
+        for name, allowed in types.items():
+            if not isinstance(value := getattr(of, name), allowed):
+                names = ' or '.join('None' if each is NoneType else each.__name__ for each in allowed)
+                return f'{prefix}{name} is of type {type(value).__name__}, not {names}'
+    return ''
