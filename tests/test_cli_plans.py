@@ -391,6 +391,7 @@ def test_a_layer_of_too_few_shapes_says_nothing_of_another_machine(capsys, file)
     (['simulate', 'x', '--policy', 'poch', '--budget', '1GB'], "there is no policy 'poch'; did you mean 'pooch'?"),
     (['simulate', 'x', '--policy', 'keep', '--budget', 'much'], "--budget: 'much' is no amount of bytes; write"),
     (['simulate', 'x', '--policy', 'keep', '--budget', '0'], "argument --budget: '0' is no budget"),
+    (['profile', 'x', '--workspace', '0'], "argument --workspace: '0' is no workspace"),
     (['simulate', 'x', '--policy', 'keep', '--budget', '-5'], "argument --budget: '-5' is no amount of bytes; did you"),
     (['simulate', 'x', '--policy', 'keep', '--budget', '-5GB'], "'-5GB' is no amount of bytes; did you mean '5GB'?"),
     (['simulate', 'x', '--policy', 'keep', '--budget', '1e9'], "'1e9' is no amount of bytes; did you mean '1GB'?"),

@@ -98,7 +98,15 @@ def budget(text: str) -> int:
             'peak that it would be a share of')
     nbytes = size(text)
     if nbytes < 1:
-        raise argparse.ArgumentTypeError(f'{text!r} is too little; it must be at least 1 byte')
+        raise argparse.ArgumentTypeError(f'{text!r} is no budget; it must be at least 1 byte')
+    return nbytes
+
+
+def workspace(text: str) -> int:
+    """Reads an amount of bytes of at least 1 for buffers."""
+    nbytes = size(text)
+    if nbytes < 1:
+        raise argparse.ArgumentTypeError(f'{text!r} is no workspace; it must be at least 1 byte')
     return nbytes
 
 

@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f'chainer.config.ooc of the run (keep, and {LEAST} where that does not fit into memory)'))
     parser.add_argument('--budget', type=common.budget, metavar='BYTES',
                         help='chainer.config.ooc_budget of the run (what is free)')
-    parser.add_argument('--workspace', type=common.budget, metavar='BYTES',
+    parser.add_argument('--workspace', type=common.workspace, metavar='BYTES',
                         help='chainer.config.ooc_workspace of the run (none)')
     parser.add_argument('--top', type=common.positive, default=10, metavar='N',
                         help='feature maps to show (%(default)s)')
