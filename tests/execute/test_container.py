@@ -43,6 +43,7 @@ PROGRAM = '''
 '''
 
 
+ERRORS = ('DeviceMemoryError', 'MemoryError', 'InfeasibleBudgetError')
 QUICK = [('swap-all', 120), ('swap-all', 144), ('swap-all', 180), ('pooch', 172)]
 
 
@@ -95,9 +96,14 @@ def test_a_budget_beyond_the_limit_is_kept_within_it():
     assert train('pooch', 200, '8 GB') == unlimited()
 
 
+@pytest.mark.parametrize('megabytes', [pytest.param(120, marks=pytest.mark.long), 160])
+def test_where_nothing_works_there_is_an_error_and_no_kill(megabytes):
+    assert train('swap-all', megabytes) in ERRORS
+
+
 @pytest.mark.parametrize(('policy', 'megabytes'), [
     pytest.param(policy, megabytes, marks=() if (policy, megabytes) in QUICK else pytest.mark.long)
     for policy in ('swap-all', 'pooch', 'superneurons') for megabytes in [120, *range(140, 200, 4)]])
 def test_below_a_limit_that_works_there_is_an_error_and_no_kill(policy, megabytes):
     """The edge is somewhere in between, by the versions of NumPy and Python."""
-    assert train(policy, megabytes) in ('DeviceMemoryError', 'MemoryError', 'InfeasibleBudgetError', unlimited())
+    assert train(policy, megabytes) in (*ERRORS, unlimited())
