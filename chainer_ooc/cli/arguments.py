@@ -96,17 +96,18 @@ def budget(text: str) -> int:
         raise argparse.ArgumentTypeError(
             f'{text!r} is a share, and a budget is an amount of bytes, such as 800MB; "compare TRACE" begins with the '
             'peak that it would be a share of')
-    nbytes = size(text)
-    if nbytes < 1:
-        raise argparse.ArgumentTypeError(f'{text!r} is no budget; it must be at least 1 byte')
-    return nbytes
+    return _positive_size(text, 'budget')
 
 
 def workspace(text: str) -> int:
-    """Reads an amount of bytes of at least 1 for buffers."""
+    """Reads an amount of bytes of at least 1, for buffers."""
+    return _positive_size(text, 'workspace')
+
+
+def _positive_size(text: str, what: str) -> int:
     nbytes = size(text)
     if nbytes < 1:
-        raise argparse.ArgumentTypeError(f'{text!r} is no workspace; it must be at least 1 byte')
+        raise argparse.ArgumentTypeError(f'{text!r} is no {what}; it must be at least 1 byte')
     return nbytes
 
 

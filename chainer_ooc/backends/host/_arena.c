@@ -534,11 +534,14 @@ static void *accept(void *block, size_t nbytes, uintptr_t end) {
 static void *handle_malloc(void *context, size_t nbytes) {
     size_t dirty;
     for (;;) {
-        int may = is_left(nbytes);
-        void *block = may ? obtain(nbytes, &dirty) : NULL;
-        uintptr_t end = heap_end();
-        if (block || (may && (block = accept(malloc(nbytes), nbytes, end))) || !has_made_room(nbytes))
-            return block;
+        if (is_left(nbytes)) {
+            void *block = obtain(nbytes, &dirty);
+            uintptr_t end = heap_end();
+            if (block || (block = accept(malloc(nbytes), nbytes, end)))
+                return block;
+        }
+        if (!has_made_room(nbytes))
+            return NULL;
     }
 }
 
@@ -547,13 +550,16 @@ static void *handle_calloc(void *context, size_t count, size_t size) {
     if (__builtin_mul_overflow(count, size, &nbytes))
         return NULL;
     for (;;) {
-        int may = is_left(nbytes);
-        void *block = may ? obtain(nbytes, &dirty) : NULL;
-        uintptr_t end = heap_end();
-        if (block)
-            return memset(block, 0, dirty < nbytes ? dirty : nbytes);
-        if ((may && (block = accept(calloc(count, size), nbytes, end))) || !has_made_room(nbytes))
-            return block;
+        if (is_left(nbytes)) {
+            void *block = obtain(nbytes, &dirty);
+            uintptr_t end = heap_end();
+            if (block)
+                return memset(block, 0, dirty < nbytes ? dirty : nbytes);
+            if ((block = accept(calloc(count, size), nbytes, end)))
+                return block;
+        }
+        if (!has_made_room(nbytes))
+            return NULL;
     }
 }
 

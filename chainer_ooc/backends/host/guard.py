@@ -40,13 +40,13 @@ from chainer_ooc.backends.host.headroom import Headroom
 from chainer_ooc.locks import make_lock
 
 _PAGE_BYTES = os.sysconf('SC_PAGE_SIZE')
+_DATA_FIELD = 5  # of /proc/self/statm: pages of data, the main stack included
+
 #: What a computation gets in any case; arrays leave as much alone (LEFT_BYTES in _arena.c).
 _LEFT_BYTES = 4 << 20
 
 #: Of what is left, for memory that was mapped before and is touched now.
 _UNTOUCHED_BYTES = 4 << 20
-
-_DATA_FIELD = 5  # of /proc/self/statm: pages of data, the main stack included
 
 
 class Guard(contextlib.AbstractContextManager[None]):
@@ -72,7 +72,7 @@ class Guard(contextlib.AbstractContextManager[None]):
 
     def leaves(self, nbytes: int) -> bool:
         """Whether an array may take so much outside of computations, where no limit is in force; in them, True."""
-        left_bytes = self._headroom.left_bytes() if not _LIMIT.computing and self._headroom.is_limited() else None
+        left_bytes = None if _LIMIT.computing else self._headroom.left_bytes()
         return left_bytes is None or nbytes <= left_bytes - _UNTOUCHED_BYTES - _LEFT_BYTES
 
     def lift(self) -> bool:

@@ -334,14 +334,15 @@ class Room:
         return near_bytes
 
     def make_for_map(self, storage: Storage) -> None:
-        """Makes room for a map that a step needs and that has not begun to come, as far as there is any."""
+        """Makes room by all means for a map that a step needs and that has not begun to come, if that is certain.
+
+        Else `Transit.need` does, as far as there is any.
+        """
         comes = storage.state is State.LOST or (
             storage.state is State.AWAY and self._memory.context.far.takes_memory)
-        if comes and storage.memory is self._memory and not self._memory.make_room(storage.nbytes):
-            if self._following.is_certain:
-                self._make_all(storage.nbytes)
-            else:
-                self._collect()
+        if (comes and self._following.is_certain and storage.memory is self._memory
+                and not self._memory.make_room(storage.nbytes)):
+            self._make_all(storage.nbytes)
 
     def collect(self, nbytes: int) -> bool:
         """Makes room by what the program has no more, where it is worth looking for that; whether it did."""

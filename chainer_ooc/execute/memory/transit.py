@@ -118,8 +118,8 @@ class Context:
         shares_chains: which maps, made again on the way to another, stay if functions still wait for them.
         on_exposed: called with a storage that the program reads, and may write to.
         listener: is told of blocks that go while the iteration is recorded, else None.
-        collect: makes room by what Python's collector finds, where that is worth looking; whether it did.
         is_metered: whether a block from outside of the graph was allocated while it was recorded.
+        collect: makes room by what Python's collector finds, where that is worth looking; whether it did.
     """
 
     tally: Tally
