@@ -34,7 +34,7 @@ def make_plan(policy: Policy, problem: Problem) -> Plan:
     """
     schedule = _decided(policy, problem)
     if not schedule.fits(problem.budget_bytes):
-        raise _refusal(policy, problem, _floor(policy, problem, schedule))
+        raise _refusal(policy, problem, _floor_from(policy, problem, schedule))
     return plan_of(policy.name, problem, schedule)
 
 
@@ -45,19 +45,19 @@ def plan_within(policy: Policy, problem: Problem) -> Plan:
     memory they keep more, and what they need grows past it: a budget above a floor that was named would be refused
     again. Commands that foretell a training use it; the papers' tables show such policies as they are.
     """
-    if policy.may_need_more and (least_bytes := _least_bytes(problem)) > problem.budget_bytes:
-        raise _refusal(policy, problem, _floor(policy, replace(problem, budget_bytes=least_bytes)))
+    if policy.may_need_more and _least_bytes(problem) > problem.budget_bytes:
+        raise _refusal(policy, problem, _floor(policy, problem))
     decision = policy.decide(problem)
     schedule = lay_out(problem, decision)
     if schedule.fits(problem.budget_bytes):
         return plan_of(policy.name, problem, schedule)
     if decision.starts.checks_memory and not policy.may_need_more:
-        raise _refusal(policy, problem, _floor(policy, problem, schedule))
+        raise _refusal(policy, problem, _floor_from(policy, problem, schedule))
     for less in _smaller(problem):
         schedule = _decided(policy, less)
         if schedule.fits(problem.budget_bytes):
             return plan_of(policy.name, problem, schedule)
-    floor = _floor(policy, replace(problem, budget_bytes=1))
+    floor = _floor(policy, problem)
     if floor.needed_bytes > problem.budget_bytes:
         raise _refusal(policy, problem, floor)
     return plan_of(policy.name, problem, floor.schedule)
@@ -129,24 +129,35 @@ class _Floor(NamedTuple):
     schedule: Schedule
 
 
-def _floor(policy: Policy, problem: Problem, schedule: Schedule | None = None) -> _Floor:
-    """What a decision needs. With that the policy may decide otherwise: then again.
+def _floor(policy: Policy, problem: Problem) -> _Floor:
+    """A floor that does not depend on the problem's budget: what is decided with the least that any decision needs.
+
+    Of a budget that nothing fits into some policies try each map in vain.
+    """
+    least = replace(problem, budget_bytes=max(1, _least_bytes(problem)))
+    return _floor_from(policy, least, _decided(policy, least))
+
+
+def _floor_from(policy: Policy, problem: Problem, schedule: Schedule) -> _Floor:
+    """What a decision needs, and what the policy decides with that; if it is another one, the same of this.
 
     This ends: each decision needs more than the one before, and there are not more of them than classifications.
     """
-    schedule = schedule or _decided(policy, problem)
+    budget_bytes = problem.budget_bytes
     while True:
         floor_bytes, position = schedule.needed_bytes, schedule.floor_at
-        schedule = _decided(policy, replace(problem, budget_bytes=floor_bytes))
+        if floor_bytes != budget_bytes:
+            schedule = _decided(policy, replace(problem, budget_bytes=floor_bytes))
         if schedule.fits(floor_bytes):
             return _Floor(floor_bytes, position, schedule)
+        budget_bytes = floor_bytes
 
 
 def _floor_with_workspace(policy: Policy, problem: Problem, floor_bytes: int) -> int | None:
     """The floor with a workspace; None if that is not worth to be said."""
     if not could_have(problem.trace):
         return None
-    found_bytes = _floor(policy, replace(problem, trace=with_workspace(problem.trace), budget_bytes=1)).needed_bytes
+    found_bytes = _floor(policy, replace(problem, trace=with_workspace(problem.trace))).needed_bytes
     return found_bytes if found_bytes * MARGIN < floor_bytes else None
 
 
