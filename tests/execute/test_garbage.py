@@ -148,3 +148,44 @@ def test_what_is_made_again_beside_a_replaced_model_has_the_budget_passed_by_not
     assert chainer_ooc.stats().recomputed_calls > 0
     assert len(peaks) >= 6
     assert [(peak, most) for peak, most in peaks if peak > most] == []
+
+
+@pytest.mark.parametrize('policy', ['keep', 'pooch', 'swap-all'])
+def test_a_replaced_model_that_waits_for_the_collector_refuses_no_plan_that_is_turned_to(policy):
+    """As in a notebook whose cell makes the model anew; the plan of a longer graph was refused beside all old ones."""
+    width, budget = 96, 1000
+
+    def make():
+        model = chainer.Sequential(*(layer for _ in range(6) for layer in (L.Linear(width, width), F.tanh)))
+        return model, chainer.optimizers.MomentumSGD(1e-6).setup(model)
+
+    def learn(model, optimizer, lengths):
+        with chainer.using_config('ooc_budget', budget):
+            for length in lengths:
+                h = np.ones((200, width), 'f')
+                for _ in range(length):
+                    h = model(h)
+                loss = F.sum(h)
+                del h
+                model.cleargrads()
+                loss.backward()
+                del loss
+                optimizer.update()
+
+    gc.disable()
+    try:
+        with ooc(policy, budget=budget, min_bytes=1000):
+            model, optimizer = make()
+            lengths = [1, 1, 2, 2, 3, 3]
+            for _ in lengths:
+                try:
+                    learn(model, optimizer, lengths)
+                except InfeasibleBudgetError as error:
+                    budget = int(1.02 * error.floor_bytes)
+            learn(model, optimizer, lengths)
+            budget += sum(each.array.nbytes for each in model.params())
+            for _ in range(4):
+                model, optimizer = make()  # the old one is a cycle
+                learn(model, optimizer, lengths)
+    finally:
+        gc.enable()

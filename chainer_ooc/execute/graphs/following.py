@@ -11,17 +11,18 @@ lengths change, one graph is often the beginning of another::
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
 from chainer_ooc.config import Settings
-from chainer_ooc.errors import InfeasibleBudgetError, OocError, SpillError
+from chainer_ooc.errors import InfeasibleBudgetError, SpillError
 from chainer_ooc.execute.graphs.graph import Graph
 from chainer_ooc.execute.graphs.graphs import ASKED_GRAPHS, Graphs, share_reuse
 from chainer_ooc.execute.graphs.likeness import Forms
-from chainer_ooc.execute.graphs.once_only import ROOM_FOR_UNKNOWN, OnceOnly, once_only
+from chainer_ooc.execute.graphs.once_only import OnceOnly, once_only
 from chainer_ooc.execute.graphs.orders import NO_ORDERS, Conditions
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.recording.expected import Models
@@ -96,7 +97,8 @@ class Following:
         alike = self._graphs.beginning_with(label, arguments)
         self._alike = alike[1:]
         self._follow(alike[0] if alike else self._graphs.resembling(label, arguments, first_bytes))
-        self.once_only = None if self.graph is not None and self.graph.has_returned else self._once_only()
+        self.once_only = None if self.graph is not None and self.graph.has_returned else once_only(
+            self._graphs.once_only(), self._conditions, self._sources)
 
     def refusal(self, error: InfeasibleBudgetError) -> InfeasibleBudgetError:
         """The error where a computation does not fit: its floor has all that is known to come beside what stands."""
@@ -223,7 +225,7 @@ class Following:
         self.leave()
         self._alike = list(graphs[1:])
         with self._unmetered():
-            self._follow(graphs[0] if graphs else None)
+            self._follow_or_collect(graphs[0] if graphs else None)
 
     def parting(self, position: int) -> Sequence[Graph]:
         """The other known graphs that are like the one in hand up to a position, and have another call there."""
@@ -329,17 +331,16 @@ class Following:
             elif position == len(graph.trace.calls):
                 self.same_calls.append(each)
 
-    def _once_only(self) -> OnceOnly | None:
-        graphs = self._graphs.once_only()
-        if not graphs:
-            return None
-        try:
-            orders = graphs[0].orders_for(self._conditions, self._sources)
-        except OocError:  # it is told when that graph is followed
-            return None
-        needs = once_only(each.trace for each in graphs)
-        has_room = orders.plan.peak_bytes + (ROOM_FOR_UNKNOWN - 1) * needs.most_bytes <= self._conditions.budget_bytes
-        return needs if has_room and orders.plan.moves_nothing else None
+    def _follow_or_collect(self, graph: Graph | None) -> None:
+        """As `_follow`; what refuses the plan may be a model that the program has no more."""
+        for has_collected in (False, True):
+            try:
+                self._follow(graph)
+                return
+            except InfeasibleBudgetError:
+                if has_collected:
+                    raise
+            gc.collect()
 
     def _discarded_here_alone(self, graph: Graph) -> frozenset[int]:
         """What the plan discards in the beginning of another graph too, whose plan has no room to make it again."""

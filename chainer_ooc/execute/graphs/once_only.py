@@ -7,10 +7,12 @@ the bytes that its calls give, by those that were recorded.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from chainer_ooc.trace import Trace
+from chainer_ooc.errors import OocError
+from chainer_ooc.execute.graphs.graph import Graph, Sources
+from chainer_ooc.execute.graphs.orders import Conditions
 
 #: An unknown graph may need so many times what the largest recorded one does. Asked for at first, and as it grows.
 ROOM_FOR_UNKNOWN = 2
@@ -35,8 +37,16 @@ class OnceOnly:
         return math.ceil(self.share * given_bytes)
 
 
-def once_only(traces: Iterable[Trace]) -> OnceOnly:
-    """Sums recordings up."""
-    known = list(traces)
-    return OnceOnly(max(each.most_bytes for each in known), max(each.most_computing_bytes for each in known),
-                    max(each.most_bytes / max(1, each.given_bytes) for each in known))
+def once_only(graphs: Sequence[Graph], conditions: Conditions, sources: Sources) -> OnceOnly | None:
+    """Sums up what such graphs need, the largest first; None if there are none, or an unknown one may lack room."""
+    try:
+        plan = graphs[0].orders_for(conditions, sources).plan if graphs else None
+    except OocError:  # it is told when that graph is followed
+        return None
+    if plan is None or not plan.moves_nothing:
+        return None
+    known = [each.trace for each in graphs]
+    needs = OnceOnly(max(each.most_bytes for each in known), max(each.most_computing_bytes for each in known),
+                     max(each.most_bytes / max(1, each.given_bytes) for each in known))
+    has_room = plan.peak_bytes + (ROOM_FOR_UNKNOWN - 1) * needs.most_bytes <= conditions.budget_bytes
+    return needs if has_room else None
