@@ -50,7 +50,7 @@ def test_no_command_prints_a_line_of_more_than_80_columns(capsys, file, argument
 
 def test_a_wider_terminal_is_used(capsys, file, monkeypatch):
     narrow = run(capsys, 'explain', file, *PLANNED)[1]
-    monkeypatch.setattr('shutil.get_terminal_size', lambda: os.terminal_size((200, 24)))
+    monkeypatch.setattr('shutil.get_terminal_size', lambda *fallback, **named: os.terminal_size((200, 24)))
     wide = run(capsys, 'explain', file, *PLANNED)[1]
     assert narrow.split() != wide.split() or narrow.count('\n') > wide.count('\n')
     assert '/predictor/stage1/0/widen/convolution in residual_networks.py:101, swap: if kept' in wide
