@@ -236,7 +236,7 @@ class Iteration(Quietly):
             if storage.state is not State.RESIDENT:
                 if known is not None and storage.state is not State.ARRIVING:
                     self.room.make_for_map(storage)
-                storage.memory.fetch(storage, exposed=False)
+                storage.memory.fetch(storage, exposed=False, beside=needed)
             storage.use(recorder.now)
         self.writes.expect(function, self.is_foreign, needed)  # of the bytes as they are now
         self._other_at_start_bytes = max(0, self._scratch_bytes() + earlier_bytes(others) + self.room.stood_bytes())

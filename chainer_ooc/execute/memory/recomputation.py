@@ -10,7 +10,7 @@ still wait for stays if the plan shares chains, so that a prefix of several runs
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from chainer_ooc.backends import arrays
@@ -29,10 +29,11 @@ _ADVICE = ('the next iteration plans for this use. To go on now raise chainer.co
            "'swap-all', whose maps can be read as long as their graph lives")
 
 
-def make_again(memory: Transit, storage: Storage) -> ByteArray:
+def make_again(memory: Transit, storage: Storage, beside: Iterable[Storage] = ()) -> ByteArray:
     """Makes a lost storage resident, and gives its block.
 
-    If this fails: it is lost as before.
+    What of `beside` is lost too comes with it: plans have one chain for all that a step needs, and what several of its
+    maps are made from would be made for each of them. If this fails: they are lost as before.
 
     Raises:
         LostMapError: something that a call needs is gone or has changed, or a call must not run again.
@@ -41,7 +42,11 @@ def make_again(memory: Transit, storage: Storage) -> ByteArray:
     """
     pinned, is_planned = memory.pinned, storage.recipe is not None
     try:
-        return _run(memory, storage, _chain(storage) if is_planned else write_afterwards(storage), pinned)
+        if not is_planned:
+            return _run(memory, [storage], write_afterwards(storage), pinned)
+        wanted = [storage, *(each for each in beside if each is not storage and each.memory is storage.memory
+                             and each.recipe is not None and each.is_lost())]
+        return _run(memory, wanted, _chain(wanted), pinned)
     except (LostMapError, RecursionError) as error:
         note_lost(storage)
         if is_planned or str(error).endswith(_ADVICE):  # it is of a map that this one needs, and has said all
@@ -53,11 +58,13 @@ def make_again(memory: Transit, storage: Storage) -> ByteArray:
         memory.pin(pinned)
 
 
-def _run(memory: Transit, wanted: Storage, chain: Sequence[Recipe], pinned: frozenset[Storage]) -> ByteArray:
+def _run(memory: Transit, wanted: Sequence[Storage], chain: Sequence[Recipe], pinned: frozenset[Storage]) -> ByteArray:
+    """Runs the calls of a chain. Gives the block of the first that is wanted."""
+    first = wanted[0]
     here: dict[Any, Any] = {}
     made_here: set[Storage] = set()
     readers = Counter(each for recipe in chain for each in recipe.needs())
-    readers[wanted] += 1  # the caller
+    readers.update(wanted)  # for the caller
     for recipe in chain:
         needed = recipe.needs()
         for each in needed:
@@ -65,8 +72,8 @@ def _run(memory: Transit, wanted: Storage, chain: Sequence[Recipe], pinned: froz
                 here[each] = each.memory.fetch(each, exposed=False)
         memory.pin(pinned.union(each for each in here if isinstance(each, Storage)))
         if recipe.spoilt:  # what it reads was found to be held by the program
-            raise _gone(wanted)
-        made_here.update(_call(memory, wanted, recipe, here, readers))
+            raise _gone(first)
+        made_here.update(_call(memory, first, recipe, here, readers))
         for each in needed:
             readers[each] -= 1
             if not readers[each]:
@@ -74,7 +81,7 @@ def _run(memory: Transit, wanted: Storage, chain: Sequence[Recipe], pinned: froz
                 if each in made_here and not _stays(memory, each):
                     each.memory.drop(each, may_lose=False)
     # A signal handler that has interrupted a call may have had it made, too.
-    return here[wanted] if wanted in here else wanted.memory.fetch(wanted, exposed=False)
+    return here[first] if first in here else first.memory.fetch(first, exposed=False)
 
 
 def _call(memory: Transit, wanted: Storage, recipe: Recipe, here: dict[Any, Any], readers: Counter[Any]
@@ -98,10 +105,10 @@ def _stays(memory: Transit, storage: Storage) -> bool:
     return is_shared(memory.context.shares_chains, storage.map) and storage.pending_uses > 0
 
 
-def _chain(wanted: Storage) -> list[Recipe]:
-    """The recipes that give a map, in the order in which they have to run."""
+def _chain(wanted: Iterable[Storage]) -> list[Recipe]:
+    """The recipes that give maps, in the order in which they have to run."""
     found: dict[int, Recipe] = {}
-    waiting = [wanted]
+    waiting = [*wanted]
     while waiting:
         storage = waiting.pop()
         recipe = storage.recipe

@@ -10,6 +10,7 @@ Every method may be called from any thread; the callers of those without a lock 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 from chainer_ooc.backends import arrays
@@ -119,12 +120,12 @@ class Residency(Transit):
             return True
         return self.context.far.begin(self, storage)
 
-    def fetch(self, storage: Storage, exposed: bool) -> ByteArray:
+    def fetch(self, storage: Storage, exposed: bool, beside: Iterable[Storage] = ()) -> ByteArray:
         """Makes a storage resident because it is read now, and gives the block (P1).
 
-        The block lives no longer than this reference and the slots that took arrays on it. If `exposed`, the program
-        reads it and may write to it: then the far copy is worthless, and Variables get their arrays back. Else only
-        what Chainer retains comes back.
+        What is read `beside` it, and is to be made again as well, comes back with it. The block lives no longer than
+        this reference and the slots that took arrays on it. If `exposed`, the program reads it and may write to it:
+        then the far copy is worthless, and Variables get their arrays back. Else only what Chainer retains comes back.
 
         Raises:
             LostMapError: it was freed, and cannot be made again.
@@ -136,7 +137,7 @@ class Residency(Transit):
                 self.context.far.want(self, storage)
             block = self._notice(storage)
             if block is None:
-                block = self._bring(storage)
+                block = self._bring(storage, beside)
             if exposed:
                 self._expose(storage, block)
             storage.refill(block)
@@ -253,7 +254,7 @@ class Residency(Transit):
             self.touch(storage)
         return storage.notice()
 
-    def _bring(self, storage: Storage) -> ByteArray:
+    def _bring(self, storage: Storage, beside: Iterable[Storage]) -> ByteArray:
         if storage.state is State.ARRIVING:
             try:
                 return self.arrive(storage)
@@ -263,4 +264,4 @@ class Residency(Transit):
             if storage.state is State.AWAY:
                 self.tally.faults += 1
                 return self.context.far.bring(self, storage)
-            return make_again(self, storage)
+            return make_again(self, storage, beside)

@@ -17,6 +17,7 @@ Left out: when to do what (`residency`), and which memory that frees.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from chainer_ooc.backends import arrays
@@ -35,7 +36,7 @@ class Memory(Protocol):
     backend: Backend
     closed: bool
 
-    def fetch(self, storage: Storage, exposed: bool) -> ByteArray: ...
+    def fetch(self, storage: Storage, exposed: bool, beside: Iterable[Storage] = ()) -> ByteArray: ...
     def swap_out(self, storage: Storage) -> bool: ...
     def prefetch(self, storage: Storage) -> bool: ...
     def drop(self, storage: Storage, may_lose: bool) -> None: ...
