@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -32,9 +31,10 @@ def make_plan(policy: Policy, problem: Problem) -> Plan:
         InfeasibleBudgetError: some position needs more than the budget under the policy's verdicts, or its swap-ins
             come when there is no memory for them; the error has a budget that works and what sets it.
     """
-    schedule = _decided(policy, problem)
+    decided = _Decided(policy, problem)
+    schedule = decided(problem.budget_bytes)
     if not schedule.fits(problem.budget_bytes):
-        raise _refusal(policy, problem, _floor_from(policy, problem, schedule))
+        raise _refusal(policy, problem, _floor_from(decided, problem.budget_bytes))
     return plan_of(policy.name, problem, schedule)
 
 
@@ -45,19 +45,19 @@ def plan_within(policy: Policy, problem: Problem) -> Plan:
     memory they keep more, and what they need grows past it: a budget above a floor that was named would be refused
     again. Commands that foretell a training use it; the papers' tables show such policies as they are.
     """
+    decided = _Decided(policy, problem)
     if policy.may_need_more and _least_bytes(problem) > problem.budget_bytes:
-        raise _refusal(policy, problem, _floor(policy, problem))
-    decision = policy.decide(problem)
-    schedule = lay_out(problem, decision)
+        raise _refusal(policy, problem, _floor(decided))
+    schedule = decided(problem.budget_bytes)
     if schedule.fits(problem.budget_bytes):
         return plan_of(policy.name, problem, schedule)
-    if decision.starts.checks_memory and not policy.may_need_more:
-        raise _refusal(policy, problem, _floor_from(policy, problem, schedule))
-    for less in _smaller(problem):
-        schedule = _decided(policy, less)
+    if decided.checks_memory and not policy.may_need_more:
+        raise _refusal(policy, problem, _floor_from(decided, problem.budget_bytes))
+    for less_bytes in _smaller(problem.budget_bytes):
+        schedule = decided(less_bytes)
         if schedule.fits(problem.budget_bytes):
             return plan_of(policy.name, problem, schedule)
-    floor = _floor(policy, problem)
+    floor = _floor(decided)
     if floor.needed_bytes > problem.budget_bytes:
         raise _refusal(policy, problem, floor)
     return plan_of(policy.name, problem, floor.schedule)
@@ -96,9 +96,25 @@ def in_core(problem: Problem) -> Plan:
     return make_plan(POLICIES['keep'], replace(problem, budget_bytes=MOST_BYTES))
 
 
-def _decided(policy: Policy, problem: Problem) -> Schedule:
-    """What the policy decides, laid out."""
-    return lay_out(problem, policy.decide(problem))
+class _Decided:
+    """What a policy decides within a budget, laid out. It is asked once about each.
+
+    Attributes:
+        checks_memory: see `Starts`; of what was decided last.
+    """
+
+    def __init__(self, policy: Policy, problem: Problem):
+        self.policy, self.problem = policy, problem
+        self.checks_memory = True
+        self._known: dict[int, Schedule] = {}
+
+    def __call__(self, budget_bytes: int) -> Schedule:
+        if budget_bytes not in self._known:
+            problem = replace(self.problem, budget_bytes=budget_bytes)
+            decision = self.policy.decide(problem)
+            self.checks_memory = decision.starts.checks_memory
+            self._known[budget_bytes] = lay_out(problem, decision)
+        return self._known[budget_bytes]
 
 
 def _least_bytes(problem: Problem) -> int:
@@ -106,11 +122,10 @@ def _least_bytes(problem: Problem) -> int:
     return demand_of(problem, Decision(everything(problem.trace, problem.min_bytes))).floor_bytes
 
 
-def _smaller(problem: Problem) -> Iterator[Problem]:
-    """The same problem with less memory, down to half of it."""
-    for budget_bytes in dict.fromkeys(math.ceil(problem.budget_bytes / MARGIN ** step) for step in SMALLER_STEPS):
-        if budget_bytes < problem.budget_bytes:
-            yield replace(problem, budget_bytes=budget_bytes)
+def _smaller(budget_bytes: int) -> list[int]:
+    """Smaller budgets, down to half of it."""
+    found = dict.fromkeys(math.ceil(budget_bytes / MARGIN ** step) for step in SMALLER_STEPS)
+    return [each for each in found if each < budget_bytes]
 
 
 def _refusal(policy: Policy, problem: Problem, floor: _Floor) -> InfeasibleBudgetError:
@@ -129,35 +144,33 @@ class _Floor(NamedTuple):
     schedule: Schedule
 
 
-def _floor(policy: Policy, problem: Problem) -> _Floor:
+def _floor(decided: _Decided) -> _Floor:
     """A floor that does not depend on the problem's budget: what is decided with the least that any decision needs.
 
-    Of a budget that nothing fits into some policies try each map in vain.
+    Of a budget that nothing fits into some policies try each map in vain. What is mapped may need less than that.
     """
-    least = replace(problem, budget_bytes=max(1, _least_bytes(problem)))
-    return _floor_from(policy, least, _decided(policy, least))
+    least_bytes = max(1, _least_bytes(decided.problem))
+    return _floor_from(decided, 1 if decided(least_bytes).mapped else least_bytes)
 
 
-def _floor_from(policy: Policy, problem: Problem, schedule: Schedule) -> _Floor:
+def _floor_from(decided: _Decided, budget_bytes: int) -> _Floor:
     """What a decision needs, and what the policy decides with that; if it is another one, the same of this.
 
     This ends: each decision needs more than the one before, and there are not more of them than classifications.
     """
-    budget_bytes = problem.budget_bytes
+    schedule = decided(budget_bytes)
     while True:
         floor_bytes, position = schedule.needed_bytes, schedule.floor_at
-        if floor_bytes != budget_bytes:
-            schedule = _decided(policy, replace(problem, budget_bytes=floor_bytes))
+        schedule = decided(floor_bytes)
         if schedule.fits(floor_bytes):
             return _Floor(floor_bytes, position, schedule)
-        budget_bytes = floor_bytes
 
 
 def _floor_with_workspace(policy: Policy, problem: Problem, floor_bytes: int) -> int | None:
     """The floor with a workspace; None if that is not worth to be said."""
     if not could_have(problem.trace):
         return None
-    found_bytes = _floor(policy, replace(problem, trace=with_workspace(problem.trace))).needed_bytes
+    found_bytes = _floor(_Decided(policy, replace(problem, trace=with_workspace(problem.trace)))).needed_bytes
     return found_bytes if found_bytes * MARGIN < floor_bytes else None
 
 

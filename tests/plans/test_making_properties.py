@@ -290,6 +290,17 @@ def test_a_refusal_asks_a_policy_about_no_budget_twice(name):
             assert asked and len(asked) == len(set(asked)), (seed, make, asked)
 
 
+def test_the_floor_of_mapped_maps_may_be_less_than_any_copy_would_need():
+    less = 0
+    for seed in range(60):
+        problem = draw_problem(seed)
+        floor = making.floor_of(POLICIES['unified'], problem)
+        needed_bytes = lay_out(problem, POLICIES['unified'].decide(dataclasses.replace(problem, budget_bytes=1)))
+        assert floor is None or floor.floor_bytes <= needed_bytes.needed_bytes, seed
+        less += floor is not None and floor.floor_bytes < making._least_bytes(problem)
+    assert less
+
+
 def test_a_decision_that_gives_a_map_what_it_cannot_have_here_names_no_budget():
     problem = draw_problem(3)
     decision = Decision((Verdict.RECOMPUTE,) * len(problem.trace.maps))
