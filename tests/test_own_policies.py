@@ -18,7 +18,7 @@ from chainer_ooc.classify.policies import POLICIES, Policy, policy_of
 from chainer_ooc.errors import ConfigError, InfeasibleBudgetError, PolicyError
 from chainer_ooc.plans.making import make_plan
 from chainer_ooc.plans.run import Run
-from chainer_ooc.problem import Decision, Starts, Verdict, can_recompute, everything, problem_of
+from chainer_ooc.problem import Decision, Starts, Verdict, can_leave, can_recompute, everything, problem_of
 from chainer_ooc.simulate.timeline import Timeline
 from support.command_line import run, run_json
 from support.planning.drawn_trace import MB, TRACE
@@ -339,3 +339,64 @@ def test_what_one_graphs_plan_has_discarded_comes_back_under_the_plan_of_another
     model = Parting()
     with ooc('mine:recomputes_the_short', min_bytes=1000):
         assert [model.iterate(number) for number in range(12)] == plain
+
+
+class PartingFromABatch(chainer.Chain):
+    """Two graphs that part behind a map of a large batch; one plan discards it and what was made from it."""
+
+    def __init__(self):
+        super().__init__()
+        np.random.seed(0)
+        with self.init_scope():
+            self.wide, self.narrow = L.Linear(400, 8), L.Linear(3, 8)
+
+    def iterate(self, number):
+        h = self.wide(np.random.RandomState(number).rand(4000, 400).astype('f'))
+        total = F.sum(F.tanh(h))
+        y = first = self.narrow(np.ones((1, 3), 'f'))
+        for _ in range(12):
+            y = F.sin(y)
+        y = F.sum(y)
+        if number % 4 != 3:
+            end = F.sum(F.sin(h)) + F.cos(y)
+        else:
+            wide = F.broadcast_to(first, (125_000, 8))  # its gradient waits for a step of low rank
+            end = F.sum(h * F.broadcast_to(y, h.shape)) + F.sum(wide * F.broadcast_to(F.sin(F.sin(y)), wide.shape))
+            del wide
+        loss = total + end
+        del h, total, end, y, first
+        self.cleargrads()
+        loss.backward()
+        return [loss.array.tobytes(), self.wide.W.grad.tobytes()]
+
+
+def recomputes_before_a_cosine(problem):
+    """Swaps batches; recomputes what two functions make where there is a cosine, and swaps the first's otherwise."""
+    trace, verdicts = problem.trace, []
+    has_cosine = any(each.label == 'Cos' for each in trace.calls)
+    for each, again in zip(trace.maps, can_recompute(trace, problem.min_bytes), strict=True):
+        label = None if each.producer is None else trace.calls[each.producer].label
+        is_one = each.nbytes == 128_000 and label in ('LinearFunction', 'Tanh')
+        swapped = (each.nbytes > 3e6 and label is None) or (is_one and label == 'LinearFunction')
+        verdicts.append(
+            Verdict.RECOMPUTE if is_one and has_cosine and again
+            else Verdict.SWAP if swapped and can_leave(each, problem.min_bytes) else Verdict.KEEP)
+    return Decision(tuple(verdicts))
+
+
+def test_a_map_that_a_plan_swaps_is_not_discarded_for_what_another_has_discarded(monkeypatch):
+    """It kept its recipe, and was made again beside the batch that it is made from: more than the budget each time."""
+    monkeypatch.setitem(
+        sys.modules, 'mine', types.SimpleNamespace(recomputes_before_a_cosine=recomputes_before_a_cosine))
+    with chainer.using_config('ooc', None):
+        model = PartingFromABatch()
+        plain = [model.iterate(number) for number in range(16)]
+    model, passed = PartingFromABatch(), []
+    with ooc('mine:recomputes_before_a_cosine', budget=8_800_000, min_bytes=100_000):
+        for number in range(16):
+            assert model.iterate(number) == plain[number]
+            stats = chainer_ooc.stats()
+            if stats.phase == 'run' and stats.peak_bytes > stats.budget_bytes:
+                passed.append((number, stats.peak_bytes))
+    assert stats.phase == 'run' and stats.recomputed_calls > 0
+    assert not passed

@@ -282,7 +282,7 @@ class Graph(Likeness):
         self.recordings += 1
         self.is_metered = metered
         self.times = Times(measured(trace))
-        self._plan_anew(trace)
+        self._learn(trace)
 
     def may_be_quiet(self) -> bool:
         """Whether all that it does was measured on this machine, and belongs to it alone."""
@@ -334,34 +334,34 @@ class Graph(Likeness):
 
     def note_reuse(self, maps: Iterable[int]) -> None:
         """A later backward pass reads these maps: from the next iteration on no plan loses them."""
-        self._learn(self.reused, maps)
+        self._learn(self.trace, reused=maps)
 
     def note_held(self, maps: Iterable[int]) -> None:
         """The program holds these maps after their last use: from the next iteration on plans count with that."""
-        self._learn(self._held, maps)
+        self._learn(self.trace, held=maps)
 
     def note_exposed(self, maps: Iterable[int]) -> None:
         """The program reads these maps in forward: no later plan makes again what it may change."""
-        self._learn(self._exposed, [each for each in maps if not self.trace.maps[each].written])
+        self._learn(self.trace, exposed=[each for each in maps if not self.trace.maps[each].written])
 
-    def _learn(self, known: set[int], maps: Iterable[int]) -> None:
-        before = len(known)
-        known.update(maps)
-        if len(known) > before:
-            self._plan_anew(self.trace)
-
-    def _plan_anew(self, trace: Trace) -> None:
-        """Takes a recording; keeps what was learnt, which the recorded iteration may not have shown."""
-        written = written_with(trace.calls, self._exposed)
+    def _learn(self, trace: Trace, reused: Iterable[int] = (), held: Iterable[int] = (),
+               exposed: Iterable[int] = ()) -> None:
+        """Takes a recording, and what is new of its maps; keeps what was learnt, which that may not have shown."""
+        known = self.reused, self._held, self._exposed
+        learnt = self.reused.union(reused), self._held.union(held), self._exposed.union(exposed)
+        if trace is self.trace and known == learnt:
+            return
+        written = written_with(trace.calls, learnt[2])
         maps = tuple(
-            replace(each, reused=each.reused or each.id in self.reused, held=each.held or each.id in self._held,
+            replace(each, reused=each.reused or each.id in learnt[0], held=each.held or each.id in learnt[1],
                     written=each.written or each.id in written)
             for each in trace.maps)
         self.trace, self.is_loaded = replace(trace, maps=maps), False
-        self.reused.update(each.id for each in maps if each.reused)
         self._forget_orders()
         self._estimates.clear()
         self._loose = None
+        # At last, as an interrupt before has it learnt once more.
+        self.reused, self._held, self._exposed = {each.id for each in maps if each.reused}, *learnt[1:]
 
     def load(self) -> None:
         """Takes the plan for its trace from the file that both came from."""

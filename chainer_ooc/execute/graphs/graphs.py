@@ -249,11 +249,25 @@ def _extents_aside(arguments: Forms) -> tuple[object, ...]:
     return tuple((each.dtype, len(each.shape)) for each in first), others
 
 
-def note_reuse(storages: Iterable[Storage]) -> None:
-    """Maps of earlier iterations' graphs were read again: plans of those lose them no more."""
-    for each in storages:
-        if each.token is not None and each.token.graph is not None:
-            each.token.graph.note_reuse([each.map])
+class ReadAgain:
+    """Maps of earlier iterations' graphs that a backward pass has read, of which plans lose none any more."""
+
+    def __init__(self) -> None:
+        self._found: list[tuple[Graph, int]] = []
+
+    def note(self, storages: Iterable[Storage]) -> None:
+        """Notes what a step has read."""
+        self._found += [(each.token.graph, each.map) for each in storages
+                        if each.token is not None and each.token.graph is not None]
+
+    def learn(self) -> None:
+        """Has the graphs know; once for all steps, as each has its rows made anew."""
+        maps: dict[int, tuple[Graph, list[int]]] = {}
+        for graph, map_id in self._found:
+            maps.setdefault(id(graph), (graph, []))[1].append(map_id)
+        for graph, found in maps.values():
+            graph.note_reuse(found)
+        self._found.clear()
 
 
 def share_reuse(graph: Graph, others: Iterable[Graph]) -> None:
@@ -263,9 +277,10 @@ def share_reuse(graph: Graph, others: Iterable[Graph]) -> None:
     """
     for each in others if not graph.is_estimate else ():
         if graph.reused_by_others.get(each.number) != len(each.reused):
-            graph.reused_by_others[each.number], calls = len(each.reused), graph.common_calls(each)
-            graph.note_reuse(row.id for row in each.trace.maps
-                             if row.reused and row.producer is not None and row.producer < calls)
+            common = each.trace.calls[:graph.common_calls(each)]
+            graph.note_reuse(each.reused.intersection(
+                map_id for call in common for map_id in (*call.inputs, *call.outputs, *call.hidden)))
+            graph.reused_by_others[each.number] = len(each.reused)
 
 
 def note_that_it_makes_graphs(graph: Graph | None) -> None:

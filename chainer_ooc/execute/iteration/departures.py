@@ -62,9 +62,10 @@ class Departures:
     def forget_recipes(self) -> None:
         """Has nothing made again that the plan does not discard: its backward has no room for that.
 
-        What another plan has discarded by now comes back only if all that it is made from can.
+        What another plan has discarded by now comes back only if all that it is made from can. Of that, what functions
+        retain does by itself: this plan swaps or keeps it, and it would be discarded if it had a recipe.
         """
-        if self._following.graph is None:
+        if (graph := self._following.graph) is None:
             return
         here: list[Storage] = []
         gone: list[Storage] = []
@@ -72,9 +73,10 @@ class Departures:
             storage = ref()
             if storage is not None and storage.recipe is not None:
                 (gone if storage.notice() is None else here).append(storage)
-        needed = _made_from(gone)
+        needed, retained = _made_from(gone), {each.id for each in graph.trace.maps if each.retained}
         for storage in here:
-            if storage not in needed and not self._following.is_discardable(storage.map):
+            is_needed = storage in needed and storage.map not in retained
+            if not is_needed and not self._following.is_discardable(storage.map):
                 storage.remember(None)
 
     def after_call(self, call: Call) -> None:

@@ -23,7 +23,7 @@ from chainer_ooc.execute import log
 from chainer_ooc.execute.finished import Finished
 from chainer_ooc.execute.functions.prototype import may_write_inputs
 from chainer_ooc.execute.graphs.following import Following
-from chainer_ooc.execute.graphs.graphs import Graphs, note_reuse, note_that_it_makes_graphs
+from chainer_ooc.execute.graphs.graphs import Graphs, ReadAgain, note_that_it_makes_graphs
 from chainer_ooc.execute.iteration.comparison import Calls
 from chainer_ooc.execute.iteration.departures import Departures
 from chainer_ooc.execute.iteration.liveness import Liveness
@@ -63,13 +63,12 @@ class Iteration(Quietly):
 
     def __init__(self, settings: Settings, budget_bytes: int, memory: Residency, parameters: Parameters,
                  graphs: Graphs, meter: Meter, end_quiet: Callable[[], None]):
-        self.settings, self.budget_bytes = settings, budget_bytes
-        self.recorder = Recorder()
+        self.settings, self.budget_bytes, self.recorder = settings, budget_bytes, Recorder()
         self.finished = self._in_backward = self.is_foreign = self.makes_graphs = self.spans_threads = False
         self._memory, self._parameters, self._meter = memory, parameters, meter
         self._unmoved: Unmoved | None = None
         self._coming_bytes = self._other_at_start_bytes = 0
-        self.writes, self._calls = Writes(), Calls()
+        self.writes, self._calls, self._read_again = Writes(), Calls(), ReadAgain()
         self.following = Following(graphs, settings, self.recorder, memory, meter.leaves_out)
         self.token = self.following.token
         self.register = Register(memory, self.recorder, parameters, self.token, settings.min_bytes)
@@ -261,7 +260,7 @@ class Iteration(Quietly):
         self.writes.look_at_given()
         own = [each.map for each in needed if each.token is self.token]
         if len(own) < len(needed):
-            note_reuse(each for each in needed if each.token is not self.token)
+            self._read_again.note(each for each in needed if each.token is not self.token)
             self.spans_threads |= any(each.memory is not self._memory for each in needed)
         call = self._calls.number(function)
         label = '' if call >= 0 else name_of(function)
@@ -332,6 +331,7 @@ class Iteration(Quietly):
         if self.quiet is not None:
             self.quiet.end_backward()
         self.writes.end_backward()
+        self._read_again.learn()
         self._departures.end()
         self._meter.stop()
         self._memory.meter(None)
