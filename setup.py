@@ -4,7 +4,7 @@ from setuptools import Extension, find_packages, setup
 # Optional: without a compiler the host keeps fewer pages and is slower, NumPy computes batch normalization, and plans
 # take longer. Fused products would make bits depend on the processor.
 ARENA = Extension('chainer_ooc.backends.host._arena',
-                  [f'chainer_ooc/backends/host/{name}.c' for name in ('_arena', '_file_backed')],
+                  [f'chainer_ooc/backends/host/{name}.c' for name in ('_arena', '_contained', '_file_backed')],
                   depends=['chainer_ooc/backends/host/_arena.h'], optional=True)
 BATCH_NORM = Extension('chainer_ooc.kernels.onednn._batch_norm', ['chainer_ooc/kernels/onednn/_batch_norm.c'],
                        extra_compile_args=['-O3', '-fopenmp', '-ffp-contract=off'], extra_link_args=['-fopenmp'],

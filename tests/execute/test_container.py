@@ -43,6 +43,35 @@ PROGRAM = '''
 '''
 
 
+#: Adam's state of 80 MB is written to a file after every second update.
+SNAPSHOTS = """
+    import sys
+    import numpy as np
+    import chainer_ooc
+    import chainer, chainer.functions as F, chainer.links as L
+
+    class Net(chainer.Chain):
+        def __init__(self):
+            super().__init__()
+            with self.init_scope():
+                self.a, self.b = L.Convolution2D(3, 8, 3, pad=1), L.Convolution2D(8, 8, 3, pad=1)
+                self.c, self.d = L.Linear(8 * 32 * 32, 600), L.Linear(600, 10)
+        def forward(self, x, t):
+            h = F.max_pooling_2d(F.relu(self.b(F.relu(self.a(x)))), 2)
+            return F.softmax_cross_entropy(self.d(F.relu(self.c(h))), t)
+
+    chainer.config.ooc, _ = sys.argv[1] or None, np.random.seed(0)
+    net = Net()
+    optimizer = chainer.optimizers.Adam().setup(net)
+    for number in range(4):
+        x, t = np.random.randn(16, 3, 64, 64).astype('f'), np.random.randint(0, 10, 16).astype('i')
+        optimizer.update(net, x, t)
+        if number % 2:
+            chainer.serializers.save_npz('optimizer.npz', optimizer)
+            chainer.serializers.save_npz('model.npz', net)
+    print(sum(float(abs(each.array).sum()) for each in net.params()))
+"""
+
 ERRORS = ('DeviceMemoryError', 'MemoryError', 'InfeasibleBudgetError')
 QUICK = [('swap-all', 120), ('swap-all', 144), ('swap-all', 180), ('pooch', 172)]
 
@@ -64,13 +93,13 @@ def groups():
         pytest.skip(f'memory groups of version 1 cannot be made here: {why_not()}')
 
 
-def train(policy, megabytes, budget=''):
+def train(policy, megabytes, budget='', program=PROGRAM, folder=None):
     """Returns what the program printed, or 'killed', and how many MB could not be taken back at most."""
     environment = {**os.environ, 'OMP_NUM_THREADS': '1'}
-    command = [sys.executable, '-W', 'ignore', '-c', textwrap.dedent(PROGRAM), policy, budget]
+    command = [sys.executable, '-W', 'ignore', '-c', textwrap.dedent(program), policy, budget]
     with memory_group(megabytes << 20) as group:
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment,
-                              preexec_fn=group.enter)
+                              preexec_fn=group.enter, cwd=folder)
         kills = group.kills()
     assert (done.returncode == -9) == (kills > 0)
     assert kills or done.returncode == 0, done.stderr
@@ -107,3 +136,11 @@ def test_where_nothing_works_there_is_an_error_and_no_kill(megabytes):
 def test_below_a_limit_that_works_there_is_an_error_and_no_kill(policy, megabytes):
     """The edge is somewhere in between, by the versions of NumPy and Python."""
     assert train(policy, megabytes) in (*ERRORS, unlimited())
+
+
+@pytest.mark.parametrize('policy', ['swap-all', pytest.param('auto', marks=pytest.mark.long)])
+def test_snapshots_are_written_where_plain_chainer_writes_them(policy, tmp_path):
+    """What they are written from had no room beside pages that were kept for the next iteration."""
+    plain = train('', 220, program=SNAPSHOTS, folder=tmp_path)
+    assert plain != 'killed'
+    assert train(policy, 220, program=SNAPSHOTS, folder=tmp_path) == plain

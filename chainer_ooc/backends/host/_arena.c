@@ -20,8 +20,8 @@
    A limit of the system counts what the C library's heap holds free, such as the gradients that a model was built with.
    Where there is one, that serves arrays before fresh pages do.
 
-   A container refuses nothing: its kernel ends the process when pages are touched. So where there is one it is asked, by
-   code in Python, whether fresh pages may be had.
+   A container refuses nothing: its kernel ends the process when pages are touched. So where there is one it is asked
+   whether fresh pages may be had (_contained.c), and they are touched at once: what was granted counts then.
 
    Where the system refuses all, training is asked to make room, as by the allocator of a GPU, and the request is tried
    again as long as it says that it has.
@@ -50,6 +50,9 @@
 #define LEAST_MOVED_BYTES ((size_t)128 << 10)
 #define MOST_PIECES 4096 /* of all pages */
 #define MOST_AREAS 32768 /* half of the mappings that Linux allows by default */
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
 
 typedef struct {
     uintptr_t start;
@@ -310,6 +313,8 @@ static int make_fresh(uintptr_t start, size_t nbytes) {
     fresh_bytes += nbytes;
     if (nbytes >= HUGE_PAGE_BYTES) /* of all, or there would be edges where huge pages begin and end */
         madvise((void *)start, nbytes, MADV_HUGEPAGE);
+    if (contained())
+        madvise((void *)start, nbytes, MADV_POPULATE_WRITE); /* an older kernel waits for the first write */
     return 1;
 }
 
@@ -493,25 +498,29 @@ static void *obtain(size_t nbytes, size_t *dirty) {
 typedef int Ask(size_t nbytes);
 
 static Ask *make_room; /* makes room, and says whether it has */
-static Ask *may_have;  /* whether a container leaves so much; NULL where there is none */
 
 extern void *PyErr_Occurred(void);
 
 /* Whether a container leaves what an array takes beyond free pages. */
 static int is_left(size_t nbytes) {
     size_t whole = block_bytes(nbytes);
-    if (!may_have || nbytes < LEAST_BYTES || whole <= unused_bytes || PyErr_Occurred())
-        return 1;
-    return may_have(whole - unused_bytes);
+    return nbytes < LEAST_BYTES || whole <= unused_bytes || container_leaves(whole - unused_bytes);
 }
 
-/* Whether there is a bit more room than when malloc failed. */
-static int has_made_room(size_t nbytes) {
+/* Whether there is a bit more room than when malloc failed, or than a container left. */
+static int has_made_room(size_t nbytes, int *has_trimmed) {
     if (unused_bytes) {
         keep_at_most(0); /* malloc cannot use free pages of the pool */
         if (!unused_bytes)
             return 1;
     }
+#ifdef __GLIBC__
+    if (contained() && !*has_trimmed) {
+        *has_trimmed = 1;
+        malloc_trim(0);
+        return 1;
+    }
+#endif
     return make_room && !PyErr_Occurred() && make_room(nbytes);
 }
 
@@ -533,14 +542,14 @@ static void *accept(void *block, size_t nbytes, uintptr_t end) {
 
 static void *handle_malloc(void *context, size_t nbytes) {
     size_t dirty;
-    for (;;) {
+    for (int has_trimmed = 0;;) {
         if (is_left(nbytes)) {
             void *block = obtain(nbytes, &dirty);
             uintptr_t end = heap_end();
             if (block || (block = accept(malloc(nbytes), nbytes, end)))
                 return block;
         }
-        if (!has_made_room(nbytes))
+        if (!has_made_room(nbytes, &has_trimmed))
             return NULL;
     }
 }
@@ -549,7 +558,7 @@ static void *handle_calloc(void *context, size_t count, size_t size) {
     size_t nbytes, dirty;
     if (__builtin_mul_overflow(count, size, &nbytes))
         return NULL;
-    for (;;) {
+    for (int has_trimmed = 0;;) {
         if (is_left(nbytes)) {
             void *block = obtain(nbytes, &dirty);
             uintptr_t end = heap_end();
@@ -558,7 +567,7 @@ static void *handle_calloc(void *context, size_t count, size_t size) {
             if ((block = accept(calloc(count, size), nbytes, end)))
                 return block;
         }
-        if (!has_made_room(nbytes))
+        if (!has_made_room(nbytes, &has_trimmed))
             return NULL;
     }
 }
@@ -575,9 +584,14 @@ static void handle_free(void *context, void *block, size_t nbytes) {
 static void *handle_realloc(void *context, void *block, size_t nbytes) {
     size_t index = index_of(block), before = index < used.count ? used.items[index].nbytes : 0;
     if (!before) { /* it stays where it is from */
-        void *grown;
-        while (!(grown = realloc(block, nbytes)) && has_made_room(nbytes))
-            ;
+        size_t here = malloc_usable_size(block), more = nbytes > here ? nbytes - here : 0;
+        void *grown = NULL;
+        for (int has_trimmed = 0; !grown;) {
+            if (more < LEAST_BYTES || container_leaves(more))
+                grown = realloc(block, nbytes);
+            if (!grown && !has_made_room(nbytes, &has_trimmed))
+                return NULL;
+        }
         return grown;
     }
     size_t whole = block_bytes(nbytes);
@@ -638,8 +652,6 @@ void arena_set_limited(int yes) { is_limited = yes, free_in_heap = 0; }
 void arena_set_gap(size_t nbytes) { gap_bytes = nbytes; }
 
 void arena_ask(Ask *function) { make_room = function; }
-
-void arena_contain(Ask *function) { may_have = function; }
 
 /* Whether freed pages are kept. */
 void arena_keep(int yes) {

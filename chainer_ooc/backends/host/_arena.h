@@ -1,4 +1,4 @@
-/* What file-backed blocks and the arena ask of each other. */
+/* What the arena, file-backed blocks and the container's guard ask of each other. */
 
 #include <stddef.h>
 #include <stdint.h>
@@ -11,3 +11,10 @@ void file_backed_freed(uintptr_t start, size_t nbytes);
 
 /* Tells that a block, if one of the arena's has this address, has no pages: what is freed of it is nothing to keep. */
 void arena_is_empty(uintptr_t address);
+
+/* Gives free pages back to the system until so many bytes are left. */
+void arena_keep_at_most(size_t nbytes);
+
+/* Whether there is a container that refuses nothing now; whether it leaves so many bytes, or there is none. */
+int contained(void);
+int container_leaves(size_t nbytes);

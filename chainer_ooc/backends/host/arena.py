@@ -31,13 +31,15 @@ import importlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+import tracemalloc
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from chainer_ooc import extension
 from chainer_ooc.backends.base import ByteArray
+from chainer_ooc.backends.host.groups import Group
 from chainer_ooc.backends.layout import GAP_BYTES
 from chainer_ooc.backends.owned import RoomMakers
 
@@ -54,9 +56,6 @@ _asked: RoomMakers[Callable[[int], bool]] = RoomMakers()
 
 #: The threads whose arrays just fail for now.
 _alone: set[int] = set()
-
-#: Who says whether a container leaves so many bytes, if there is one.
-_contained: list[Callable[[int], bool]] = []
 
 #: What was raised meanwhile, by thread: no exception passes through NumPy, whose array fails instead.
 PENDING: dict[int, BaseException] = {}
@@ -112,7 +111,7 @@ class Arena:
         self.ask(None)
         _open.discard(id(self))
         if not _open:
-            self.contain(None)
+            self.contain(())
             self._library.arena_keep(0)
             if _handlers().get() is _ours():
                 _handlers().set_default(None)
@@ -162,10 +161,25 @@ class Arena:
         """
         self._library.arena_set_limited(yes)
 
-    def contain(self, may_have: Callable[[int], bool] | None) -> None:
-        """Sets who says whether so many bytes of fresh pages may be had, for all arrays; None: nobody has to."""
-        _contained[:] = [] if may_have is None else [may_have]
-        self._library.arena_contain(_MAY_HAVE if _contained else None)
+    def contain(self, groups: Sequence[Group], ranks: int = 1, aside_bytes: int = 0) -> None:
+        """Has the pool ask these before it takes fresh pages, for all arrays; and give way to Python's large objects.
+
+        Args:
+            groups: all of them have to leave what is asked for.
+            ranks: that share what is left.
+            aside_bytes: of a rank's part, what is not for arrays.
+        """
+        # An allocator that was set before others' began to trace goes with them.
+        self._library.contained_by_none(ranks, aside_bytes, bool(groups) and not tracemalloc.is_tracing())
+        for each in groups:
+            fields = (ctypes.c_char_p * 4)(*(name.encode() for name in (
+                *each.version.clean_and_dirty, *each.version.dirty)))
+            self._library.contained_by(ctypes.c_longlong(each.limit_bytes), os.fsencode(each.used_path),
+                                       os.fsencode(each.stat_path), fields)
+
+    def computes(self, yes: bool) -> None:
+        """Sets whether computations have a limit of the system around them, which refuses what is too much."""
+        self._library.contained_computes(yes)
 
     def keep_at_most(self, nbytes: int) -> bool:
         """Gives the rest back to the system, or leaves less than the smallest block of it; whether there was any."""
@@ -237,17 +251,8 @@ def _make_room(nbytes: int) -> bool:
         _alone.discard(thread)
 
 
-def _may_have(nbytes: int) -> bool:
-    """Called by the handler, as `_make_room`."""
-    try:
-        return all(may_have(nbytes) for may_have in _contained)
-    except BaseException as error:
-        PENDING[threading.get_ident()] = error
-        return True
-
-
 #: The same for C.
-_MAKE_ROOM, _MAY_HAVE = (ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_size_t)(each) for each in (_make_room, _may_have))
+_MAKE_ROOM = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_size_t)(_make_room)
 
 
 @functools.cache
@@ -264,6 +269,7 @@ def _library() -> ctypes.PyDLL | str:
     for name in ('arena_unused_bytes', 'arena_used_bytes', 'arena_fresh_bytes'):
         getattr(found, name).restype = ctypes.c_size_t
     found.arena_keep_at_most.argtypes = found.arena_set_gap.argtypes = (ctypes.c_size_t,)
+    found.contained_by_none.argtypes = (ctypes.c_long, ctypes.c_size_t, ctypes.c_int)
     found.arena_set_gap(GAP_BYTES)
     found.arena_ask(_MAKE_ROOM)
     os.register_at_fork(after_in_child=functools.partial(_begin_anew, found))
@@ -275,5 +281,6 @@ def _begin_anew(found: ctypes.PyDLL) -> None:
     _asked.clear()
     _alone.clear()
     PENDING.clear()
-    found.arena_contain(None)
+    found.contained_by_none(1, 0, 0)
+    found.contained_computes(0)
     found.arena_keep(0)

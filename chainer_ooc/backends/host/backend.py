@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from chainer_ooc.backends.base import Bandwidth, ByteArray, FarCopy, Transfer
-from chainer_ooc.backends.host import arena, block, headroom, heap, limits, measure, onednn
+from chainer_ooc.backends.host import arena, block, guard, headroom, heap, limits, measure, onednn
 from chainer_ooc.backends.host.arena import Arena
 from chainer_ooc.backends.host.block_pool import BlockPool
 from chainer_ooc.backends.host.file_backed import HostFileBacked
@@ -34,6 +34,7 @@ from chainer_ooc.backends.spill.store import SpillStore
 from chainer_ooc.backends.spill.transfer import ELSEWHERE, Space
 from chainer_ooc.errors import SpillError
 from chainer_ooc.ranks import threads
+from chainer_ooc.ranks.node import node
 
 #: By the disk of the spill file, as measured in this process: that takes as long as many small iterations.
 _bandwidths: dict[int, Bandwidth] = {}
@@ -64,12 +65,12 @@ class HostBackend(OwnedBackend):
     def __init__(self, spill_dir: str | None = None) -> None:
         super().__init__()
         self._headroom = Headroom()
-        self._guard = Guard(self._headroom)
         self._store = SpillStore(functools.partial(SpillFile, spill_dir, self._headroom.dirty_bytes),
                                  'chainer_ooc-swap', self._write, self._read)
         self._file = self._store.open()
         self._no_arena = arena.available()
         self._blocks: Arena | BlockPool = BlockPool() if self._no_arena else Arena()
+        self._guard = Guard(self._headroom, self._blocks.computes)
         self.kept_serves_all = self._blocks.serves_all
         self.file_backed: HostFileBacked | None = None if self._no_arena else HostFileBacked(
             self._write_whole, self.release, self.leaves_outside, self._clean)
@@ -103,9 +104,9 @@ class HostBackend(OwnedBackend):
     def limit(self, nbytes: int | None, on_out_of_memory: Callable[[int], bool]) -> None:
         """Sets no limit, which is the system's; room is made for what that refuses."""
         self._blocks.ask(None if nbytes is None else on_out_of_memory)
-        is_contained = self._headroom.is_limited()
-        self._blocks.set_limited(arena.is_asked() and (is_contained or limits.is_limited()))
-        self._blocks.contain(self._guard.leaves if is_contained else None)
+        in_force = self._headroom.in_force()
+        self._blocks.set_limited(arena.is_asked() and (bool(in_force) or limits.is_limited()))
+        self._blocks.contain(in_force, node().ranks, guard.ASIDE_BYTES)
 
     def serving(self) -> contextlib.AbstractContextManager[None]:
         return self._blocks.lent()

@@ -23,13 +23,14 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from chainer_ooc.backends.base import ByteArray
 from chainer_ooc.backends.host import block
 from chainer_ooc.backends.host.block import HeapBlock
+from chainer_ooc.backends.host.groups import Group
 from chainer_ooc.backends.layout import GAP_BYTES
 from chainer_ooc.backends.references import references
 
@@ -57,7 +58,10 @@ class BlockPool:
     def set_limited(self, yes: bool) -> None:
         """Arrays come from the heap as it is."""
 
-    def contain(self, may_have: Callable[[int], bool] | None) -> None:
+    def contain(self, groups: Sequence[Group], ranks: int = 1, aside_bytes: int = 0) -> None:
+        """The same."""
+
+    def computes(self, yes: bool) -> None:
         """The same."""
 
     def allocate(self, nbytes: int) -> ByteArray:

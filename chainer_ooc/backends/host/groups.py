@@ -60,6 +60,16 @@ class Group:
     limit_bytes: int
     version: Version
 
+    @property
+    def used_path(self) -> str:
+        """The file that says how much is in use."""
+        return os.path.join(self.folder, self.version.used)
+
+    @property
+    def stat_path(self) -> str:
+        """The file that says what for."""
+        return os.path.join(self.folder, 'memory.stat')
+
     def left_bytes(self) -> int:
         """What is left when all of the page cache is taken back; negative where the limit was lowered."""
         stat = self._stat()
@@ -82,10 +92,10 @@ class Group:
         return unused_bytes + cache_bytes - busy_bytes
 
     def _used_bytes(self) -> int:
-        return _number(os.path.join(self.folder, self.version.used)) or 0
+        return _number(self.used_path) or 0
 
     def _stat(self) -> dict[str, int]:
-        text = read(os.path.join(self.folder, 'memory.stat'))
+        text = read(self.stat_path)
         return {name.decode(): int(value) for name, value in _FIELD.findall(text)}
 
 

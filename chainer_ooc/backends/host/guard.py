@@ -19,7 +19,8 @@ It costs some 60 us a computation, in a container alone. Arrays fail with it as 
 ``ulimit -d``. Pages that the heap has and that hold nothing can be used without asking the system. So they are given
 back when little is left after a computation.
 
-Between computations, as in an optimizer's first update, the pool of pages asks for each array that needs fresh ones.
+Between computations, as in an optimizer's first update, the pool of pages asks for each array that needs fresh ones
+(`_contained.c`).
 
 Left out: a heap with holes that were given back before. Many small arrays can still be too much.
 """
@@ -31,6 +32,7 @@ import functools
 import os
 import resource
 import threading
+from collections.abc import Callable
 from types import TracebackType
 
 import numpy as np
@@ -48,12 +50,20 @@ _LEFT_BYTES = 4 << 20
 #: Of what is left, for memory that was mapped before and is touched now.
 _UNTOUCHED_BYTES = 4 << 20
 
+#: What arrays leave alone outside of computations, where no limit is in force.
+ASIDE_BYTES = _LEFT_BYTES + _UNTOUCHED_BYTES
+
 
 class Guard(contextlib.AbstractContextManager[None]):
-    """The limit around one computation after the other; `headroom` says what is left."""
+    """The limit around one computation after the other; `headroom` says what is left.
 
-    def __init__(self, headroom: Headroom) -> None:
+    Args:
+        note: is told whether there is such a limit now.
+    """
+
+    def __init__(self, headroom: Headroom, note: Callable[[bool], None] = lambda computes: None) -> None:
         self._headroom = headroom
+        self.note = note
 
     def __enter__(self) -> None:
         left_bytes = self._headroom.left_bytes() if self._headroom.is_limited() else None
@@ -69,11 +79,6 @@ class Guard(contextlib.AbstractContextManager[None]):
             heap.trim()
         if arena.PENDING:
             arena.raise_pending()
-
-    def leaves(self, nbytes: int) -> bool:
-        """Whether an array may take so much outside of computations, where no limit is in force; in them, True."""
-        left_bytes = None if _LIMIT.computing else self._headroom.left_bytes()
-        return left_bytes is None or nbytes <= left_bytes - _UNTOUCHED_BYTES - _LEFT_BYTES
 
     def lift(self) -> bool:
         """Takes its limit away, also in a child that was forked meanwhile; whether it had one."""
@@ -99,12 +104,14 @@ class _Limit:
             if soft == resource.RLIM_INFINITY or nbytes < soft:
                 self.computing.add((guard, threading.get_ident()))
                 resource.setrlimit(resource.RLIMIT_DATA, (nbytes, hard))
+                guard.note(True)
 
     def lift(self, guard: Guard, thread: int | None = None) -> bool:
         """Lifts it for what a thread computes there, or all threads; whether it was tightened for any."""
         with self.lock:
             over = {each for each in self.computing if each[0] is guard and thread in (None, each[1])}
             if over and self.computing == over:
+                guard.note(False)
                 resource.setrlimit(resource.RLIMIT_DATA, self._before)
             self.computing -= over
         return bool(over)

@@ -58,7 +58,7 @@ class Headroom:
 
     def has_room(self, nbytes: int, will_write: bool) -> bool:
         """Whether so much more near memory can be used now, and the spill file be written to if `will_write`."""
-        for each in self._in_force():
+        for each in self.in_force():
             needed_bytes = node().ranks * (nbytes + _unasked_bytes(each))
             dirty_bytes = _dirty_bytes(each) if will_write else 0
             if needed_bytes > each.left_now_bytes(needed_bytes, dirty_bytes):
@@ -67,7 +67,7 @@ class Headroom:
 
     def left_bytes(self) -> int | None:
         """What can be used now at most; None where there is no container."""
-        return min((share(each.left_now_bytes()) for each in self._in_force()), default=None)
+        return min((share(each.left_now_bytes()) for each in self.in_force()), default=None)
 
     def is_limited(self) -> bool:
         """Whether there is a container."""
@@ -78,16 +78,16 @@ class Headroom:
 
     def dirty_bytes(self) -> int | None:
         """How much of the spill file may be dirty; None for any amount."""
-        return min(map(_dirty_bytes, self._in_force()), default=None)
+        return min(map(_dirty_bytes, self.in_force()), default=None)
 
     def set_aside_bytes(self, free_bytes: int) -> int:
         """What of the free memory is not for arrays."""
-        groups_bytes = [_unasked_bytes(each) + _dirty_bytes(each) // 2 for each in self._in_force()]
+        groups_bytes = [_unasked_bytes(each) + _dirty_bytes(each) // 2 for each in self.in_force()]
         if not groups_bytes:
             return round(SHARE_SET_ASIDE * free_bytes)
         return int(SHARE_SET_ASIDE_ASKED * free_bytes) + max(groups_bytes)
 
-    def _in_force(self) -> Sequence[Group]:
+    def in_force(self) -> Sequence[Group]:
         return self._groups if self.is_limited() else ()
 
 

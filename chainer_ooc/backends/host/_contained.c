@@ -1,0 +1,158 @@
+/* What memory groups leave (see groups.py), asked in C: arrays, and objects of Python's, are made where no code of Python
+   may run. A signal handler would run in it, whose exception NumPy cannot pass on; and an object may be of a list that is
+   just growing.
+
+   Files of the system are read as in groups.py, which finds the groups and names files and fields. */
+
+#define _GNU_SOURCE
+#include "_arena.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MOST_GROUPS 16
+#define MOST_FIELDS 4
+#define MOST_TEXT ((size_t)16 << 10)
+
+typedef struct {
+    char *used, *stat, *fields[MOST_FIELDS]; /* clean and dirty cache; dirty, being written */
+    long long limit;
+} Group;
+
+static Group groups[MOST_GROUPS];
+static int count, computes;
+static long ranks = 1;
+static size_t aside; /* what is not for arrays */
+
+/* Reads a small file; an empty text where it is missing. */
+static void read_into(char *text, size_t most, const char *path) {
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t length = file < 0 ? -1 : read(file, text, most - 1);
+    text[length < 0 ? 0 : length] = 0;
+    if (file >= 0)
+        close(file);
+}
+
+static long long used_now(const Group *group) {
+    char text[32];
+    read_into(text, sizeof text, group->used);
+    return strtoll(text, NULL, 10);
+}
+
+/* A field of memory.stat, which has a line for each. */
+static long long field(const char *text, const char *name) {
+    size_t length = strlen(name);
+    for (const char *found = text; (found = strstr(found, name)); found += length)
+        if ((found == text || found[-1] == '\n') && found[length] == ' ')
+            return strtoll(found + length, NULL, 10);
+    return 0;
+}
+
+/* What is left when that part of the page cache is taken back which needs no disk, if that is not enough without. */
+static long long left_now(const Group *group, long long enough) {
+    long long left = group->limit - used_now(group);
+    if (left >= enough)
+        return left;
+    char text[MOST_TEXT];
+    read_into(text, sizeof text, group->stat);
+    return left + field(text, group->fields[0]) + field(text, group->fields[1]) - field(text, group->fields[2]) -
+           field(text, group->fields[3]);
+}
+
+/* See _arena.h. */
+int contained(void) { return count && !computes; }
+
+/* See _arena.h. */
+int container_leaves(size_t nbytes) {
+    if (!contained())
+        return 1;
+    int before = errno, leaves = 1;
+    long long needed = (long long)(nbytes + aside) * ranks;
+    for (int index = 0; leaves && index < count; index++)
+        leaves = left_now(groups + index, needed) >= needed;
+    errno = before;
+    return leaves;
+}
+
+/* --- objects of Python's ------------------------------------------------------------------------------------------- */
+
+/* A large object, such as the bytes that a snapshot is written from, is refused by nobody: malloc has it, and the kernel
+   ends the process. Pages that the pool keeps for the next arrays make room for it. PyMemAllocatorEx of Python's API: */
+typedef struct {
+    void *context;
+    void *(*malloc)(void *, size_t);
+    void *(*calloc)(void *, size_t, size_t);
+    void *(*realloc)(void *, void *, size_t);
+    void (*free)(void *, void *);
+} Allocator;
+
+extern void PyMem_GetAllocator(int domain, Allocator *allocator);
+extern void PyMem_SetAllocator(int domain, Allocator *allocator);
+
+#define DOMAIN_OBJECT 2
+#define LEAST_OBJECT_BYTES ((size_t)256 << 10)
+
+static Allocator pythons; /* what was there before */
+
+static void give_way(size_t nbytes) {
+    if (nbytes >= LEAST_OBJECT_BYTES && !container_leaves(nbytes))
+        arena_keep_at_most(0);
+}
+
+static void *object_malloc(void *context, size_t nbytes) {
+    give_way(nbytes);
+    return pythons.malloc(context, nbytes);
+}
+
+static void *object_calloc(void *context, size_t number, size_t nbytes) {
+    give_way(nbytes && number > SIZE_MAX / nbytes ? 0 : number * nbytes);
+    return pythons.calloc(context, number, nbytes);
+}
+
+static void *object_realloc(void *context, void *object, size_t nbytes) {
+    give_way(nbytes);
+    return pythons.realloc(context, object, nbytes);
+}
+
+/* Has large objects be given way to, from now on. Once only: others may have put an allocator of theirs in front. */
+static void watch_objects(void) {
+    if (pythons.malloc)
+        return;
+    PyMem_GetAllocator(DOMAIN_OBJECT, &pythons);
+    Allocator ours = pythons;
+    ours.malloc = object_malloc, ours.calloc = object_calloc, ours.realloc = object_realloc;
+    PyMem_SetAllocator(DOMAIN_OBJECT, &ours);
+}
+
+/* --- what arena.py calls ------------------------------------------------------------------------------------------- */
+
+/* Begins a new list of groups; `shared_by` ranks divide what they leave. With `watches` objects of Python's are seen. */
+void contained_by_none(long shared_by, size_t aside_bytes, int watches) {
+    while (count) {
+        Group *last = groups + --count;
+        free(last->used), free(last->stat);
+        for (int index = 0; index < MOST_FIELDS; index++)
+            free(last->fields[index]);
+    }
+    ranks = shared_by, aside = aside_bytes;
+    if (watches)
+        watch_objects();
+}
+
+/* Adds a group; 0 if there is no place for it. */
+int contained_by(long long limit, const char *used, const char *stat, const char *const *fields) {
+    if (count == MOST_GROUPS)
+        return 0;
+    Group group = {strdup(used), strdup(stat), {0}, limit};
+    int whole = group.used && group.stat;
+    for (int index = 0; index < MOST_FIELDS; index++)
+        whole &= (group.fields[index] = strdup(fields[index])) != NULL;
+    groups[count] = group;
+    count += whole;
+    return whole;
+}
+
+/* Whether a computation is under way that has a limit of the system around it, which refuses what is too much. */
+void contained_computes(int yes) { computes = yes; }
