@@ -228,3 +228,20 @@ def test_pages_that_are_kept_serve_small_arrays_too():
     small = [np.ones(200 << 10, np.uint8) for _ in range(200)]
     assert all(each.min() == 1 for each in small)
     ''')
+
+
+class Interrupting(set):
+    """Threads that an interrupt comes behind, as Python looks for signals when a function of C is over."""
+
+    def add(self, thread):
+        super().add(thread)
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_as_an_array_is_made_leaves_no_thread_alone(monkeypatch):
+    """Nobody made room for the thread's arrays any more, for ever."""
+    alone = Interrupting()
+    monkeypatch.setattr(arena, '_alone', alone)
+    with pytest.raises(KeyboardInterrupt):
+        arena.Arena().allocate(1 << 20)
+    assert not alone

@@ -125,8 +125,8 @@ class Arena:
         before = _handlers().set(_ours())
         thread = threading.get_ident()
         was_alone = thread in _alone
-        _alone.add(thread)
-        try:
+        try:  # before anything changes, or an interrupt would leave the thread alone for ever
+            _alone.add(thread)
             return np.empty(nbytes, np.uint8)
         finally:
             if not was_alone:
@@ -241,8 +241,8 @@ def _make_room(nbytes: int) -> bool:
     thread, make_room = threading.get_ident(), _asked.of_this_thread()
     if make_room is None or thread in _alone:
         return False
-    _alone.add(thread)
     try:
+        _alone.add(thread)
         return make_room(nbytes)
     except BaseException as error:  # such as an interrupt
         PENDING[thread] = error
