@@ -137,3 +137,17 @@ def test_kept_pages_give_way_to_large_objects_of_python(container, pool):
     grows = bytearray(MB // 2)
     grows.extend(bytes(200_000) * 20)
     assert pool.nbytes() == 0
+
+
+def test_before_an_array_is_refused_the_disk_is_waited_for(container, pool):
+    """A snapshot that was just written, and is not on the disk yet, had the next large array refused."""
+    waits = arena.library().container_waits
+    waits.argtypes = [arena.ctypes.c_size_t]
+    container.holds(LIMIT // 2, dirty_bytes=LIMIT // 2)
+    with pytest.raises(MemoryError):  # in this group nothing is ever written
+        np.empty(8 * MB, np.uint8)
+    assert waits(8 * MB)
+    container.holds(LIMIT // 2, clean_bytes=LIMIT // 2)
+    assert not waits(8 * MB) and np.empty(8 * MB, np.uint8).nbytes
+    container.holds(LIMIT)
+    assert not waits(8 * MB)

@@ -507,21 +507,28 @@ static int is_left(size_t nbytes) {
     return nbytes < LEAST_BYTES || whole <= unused_bytes || container_leaves(whole - unused_bytes);
 }
 
+/* What is done once for an array, and then only where it has helped. */
+typedef struct {
+    int has_trimmed, has_waited;
+} Tried;
+
 /* Whether there is a bit more room than when malloc failed, or than a container left. */
-static int has_made_room(size_t nbytes, int *has_trimmed) {
+static int has_made_room(size_t nbytes, Tried *tried) {
     if (unused_bytes) {
         keep_at_most(0); /* malloc cannot use free pages of the pool */
         if (!unused_bytes)
             return 1;
     }
 #ifdef __GLIBC__
-    if (contained() && !*has_trimmed) {
-        *has_trimmed = 1;
+    if (contained() && !tried->has_trimmed) {
+        tried->has_trimmed = 1;
         malloc_trim(0);
         return 1;
     }
 #endif
-    return make_room && !PyErr_Occurred() && make_room(nbytes);
+    if (make_room && !PyErr_Occurred() && make_room(nbytes))
+        return 1;
+    return !tried->has_waited && (tried->has_waited = container_waits(nbytes));
 }
 
 /* What malloc or calloc gave for so many bytes, the heap's end having been there before. Where the heap has grown for an
@@ -542,14 +549,14 @@ static void *accept(void *block, size_t nbytes, uintptr_t end) {
 
 static void *handle_malloc(void *context, size_t nbytes) {
     size_t dirty;
-    for (int has_trimmed = 0;;) {
+    for (Tried tried = {0};;) {
         if (is_left(nbytes)) {
             void *block = obtain(nbytes, &dirty);
             uintptr_t end = heap_end();
             if (block || (block = accept(malloc(nbytes), nbytes, end)))
                 return block;
         }
-        if (!has_made_room(nbytes, &has_trimmed))
+        if (!has_made_room(nbytes, &tried))
             return NULL;
     }
 }
@@ -558,7 +565,7 @@ static void *handle_calloc(void *context, size_t count, size_t size) {
     size_t nbytes, dirty;
     if (__builtin_mul_overflow(count, size, &nbytes))
         return NULL;
-    for (int has_trimmed = 0;;) {
+    for (Tried tried = {0};;) {
         if (is_left(nbytes)) {
             void *block = obtain(nbytes, &dirty);
             uintptr_t end = heap_end();
@@ -567,7 +574,7 @@ static void *handle_calloc(void *context, size_t count, size_t size) {
             if ((block = accept(calloc(count, size), nbytes, end)))
                 return block;
         }
-        if (!has_made_room(nbytes, &has_trimmed))
+        if (!has_made_room(nbytes, &tried))
             return NULL;
     }
 }
@@ -586,10 +593,10 @@ static void *handle_realloc(void *context, void *block, size_t nbytes) {
     if (!before) { /* it stays where it is from */
         size_t here = malloc_usable_size(block), more = nbytes > here ? nbytes - here : 0;
         void *grown = NULL;
-        for (int has_trimmed = 0; !grown;) {
+        for (Tried tried = {0}; !grown;) {
             if (more < LEAST_BYTES || container_leaves(more))
                 grown = realloc(block, nbytes);
-            if (!grown && !has_made_room(nbytes, &has_trimmed))
+            if (!grown && !has_made_room(nbytes, &tried))
                 return NULL;
         }
         return grown;

@@ -18,3 +18,6 @@ void arena_keep_at_most(size_t nbytes);
 /* Whether there is a container that refuses nothing now; whether it leaves so many bytes, or there is none. */
 int contained(void);
 int container_leaves(size_t nbytes);
+
+/* Waits for the disk to have what was written to files, if so many bytes lack that alone; whether it has waited. */
+int container_waits(size_t nbytes);

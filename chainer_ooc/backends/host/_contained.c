@@ -50,30 +50,39 @@ static long long field(const char *text, const char *name) {
     return 0;
 }
 
-/* What is left when that part of the page cache is taken back which needs no disk, if that is not enough without. */
-static long long left_now(const Group *group, long long enough) {
-    long long left = group->limit - used_now(group);
-    if (left >= enough)
-        return left;
+/* What is left when that part of the page cache is taken back which needs no disk, if that is not enough without; with
+   `in_the_end` what needs the disk too. */
+static long long left(const Group *group, long long enough, int in_the_end) {
+    long long unused = group->limit - used_now(group);
+    if (unused >= enough)
+        return unused;
     char text[MOST_TEXT];
     read_into(text, sizeof text, group->stat);
-    return left + field(text, group->fields[0]) + field(text, group->fields[1]) - field(text, group->fields[2]) -
-           field(text, group->fields[3]);
+    long long cache = field(text, group->fields[0]) + field(text, group->fields[1]);
+    return unused + cache - (in_the_end ? 0 : field(text, group->fields[2]) + field(text, group->fields[3]));
+}
+
+static int all_leave(size_t nbytes, int in_the_end) {
+    int before = errno, leave = 1;
+    long long needed = (long long)(nbytes + aside) * ranks;
+    for (int index = 0; leave && index < count; index++)
+        leave = left(groups + index, needed, in_the_end) >= needed;
+    errno = before;
+    return leave;
 }
 
 /* See _arena.h. */
 int contained(void) { return count && !computes; }
 
 /* See _arena.h. */
-int container_leaves(size_t nbytes) {
-    if (!contained())
-        return 1;
-    int before = errno, leaves = 1;
-    long long needed = (long long)(nbytes + aside) * ranks;
-    for (int index = 0; leaves && index < count; index++)
-        leaves = left_now(groups + index, needed) >= needed;
-    errno = before;
-    return leaves;
+int container_leaves(size_t nbytes) { return !contained() || all_leave(nbytes, 0); }
+
+/* See _arena.h. */
+int container_waits(size_t nbytes) {
+    if (!contained() || all_leave(nbytes, 0) || !all_leave(nbytes, 1))
+        return 0;
+    sync();
+    return 1;
 }
 
 /* --- objects of Python's ------------------------------------------------------------------------------------------- */
