@@ -94,6 +94,8 @@ class Model:
             return
         except InfeasibleBudgetError as error:
             finding = error.finding
+            if chainer.config.ooc_budget is not None:
+                advice = f'raise --budget, {advice}'
         except MemoryError:
             finding = f'{self.name} on images {shape} needs more memory than there is'
         except OocError:

@@ -51,7 +51,7 @@ def plan_within(policy: Policy, problem: Problem) -> Plan:
     schedule = decided(problem.budget_bytes)
     if schedule.fits(problem.budget_bytes):
         return plan_of(policy.name, problem, schedule)
-    if decided.checks_memory and not policy.may_need_more:
+    if not decided.may_need_more:
         raise _refusal(policy, problem, _floor_from(decided, problem.budget_bytes))
     for less_bytes in _smaller(problem.budget_bytes):
         schedule = decided(less_bytes)
@@ -100,19 +100,19 @@ class _Decided:
     """What a policy decides within a budget, laid out. It is asked once about each.
 
     Attributes:
-        checks_memory: see `Starts`; of what was decided last.
+        may_need_more: see `Policy`; or what was decided last has swap-ins start without a look at memory.
     """
 
     def __init__(self, policy: Policy, problem: Problem):
         self.policy, self.problem = policy, problem
-        self.checks_memory = True
+        self.may_need_more = policy.may_need_more
         self._known: dict[int, Schedule] = {}
 
     def __call__(self, budget_bytes: int) -> Schedule:
         if budget_bytes not in self._known:
             problem = replace(self.problem, budget_bytes=budget_bytes)
             decision = self.policy.decide(problem)
-            self.checks_memory = decision.starts.checks_memory
+            self.may_need_more = self.policy.may_need_more or not decision.starts.checks_memory
             self._known[budget_bytes] = lay_out(problem, decision)
         return self._known[budget_bytes]
 
@@ -147,10 +147,18 @@ class _Floor(NamedTuple):
 def _floor(decided: _Decided) -> _Floor:
     """A floor that does not depend on the problem's budget: what is decided with the least that any decision needs.
 
-    Of a budget that nothing fits into some policies try each map in vain. What is mapped may need less than that.
+    Of a budget that nothing fits into some policies try each map in vain. What is mapped may need less than that. What
+    a policy that may need more of a larger budget decides with less may fit too.
     """
     least_bytes = max(1, _least_bytes(decided.problem))
-    return _floor_from(decided, 1 if decided(least_bytes).mapped else least_bytes)
+    floor = _floor_from(decided, 1 if decided(least_bytes).mapped else least_bytes)
+    while decided.may_need_more and floor.needed_bytes > least_bytes:
+        others = [decided(max(each, least_bytes)) for each in _smaller(floor.needed_bytes)]
+        best = min(others, key=lambda each: each.needed_bytes)
+        if best.needed_bytes >= floor.needed_bytes:
+            break
+        floor = _Floor(best.needed_bytes, best.floor_at, best)
+    return floor
 
 
 def _floor_from(decided: _Decided, budget_bytes: int) -> _Floor:

@@ -290,6 +290,18 @@ def test_a_refusal_asks_a_policy_about_no_budget_twice(name):
             assert asked and len(asked) == len(set(asked)), (seed, make, asked)
 
 
+@pytest.mark.parametrize('name', POLICIES)
+def test_no_budget_works_that_is_much_smaller_than_the_floor_that_is_named(name):
+    """That of superneurons was too high by a fifth and more, where a budget below has it decide otherwise."""
+    for seed in range(120):
+        problem = draw_problem(seed)
+        floor = making.floor_of(POLICIES[name], problem)
+        for share in (0.75, 0.7, 0.6) if floor is not None else ():
+            with pytest.raises(InfeasibleBudgetError):
+                making.plan_within(POLICIES[name], dataclasses.replace(
+                    problem, budget_bytes=max(1, int(share * floor.floor_bytes))))
+
+
 def test_the_floor_of_mapped_maps_may_be_less_than_any_copy_would_need():
     less = 0
     for seed in range(60):
