@@ -130,23 +130,30 @@ class Carrying(chainer.Chain):
         loss.backward()
 
 
-@pytest.mark.parametrize('policy', ['keep', 'pooch', 'sublinear', 'tensor-cache'])
-def test_graphs_with_the_same_calls_lose_nothing_that_one_of_them_needs_later(policy):
-    """The second and the third iteration differ in their steps alone: the third one's plan lost maps in each cycle."""
-    model, lost, number = Carrying(), [], 0
-    optimizer = chainer.optimizers.Adam().setup(model)
+def iterations_that_lose(model, policy, count, cycle, update=lambda: None):
+    """Runs so many iterations at the named floor, and a cycle of them anew after an error; those that lost a map."""
+    lost, number = [], 0
     with ooc(policy, budget=1, min_bytes=1000):
-        while number < 24:
+        while number < count:
             try:
                 model.iterate(number)
-                optimizer.update()
+                update()
                 number += 1
             except InfeasibleBudgetError as error:
                 chainer.config.ooc_budget = int(1.02 * error.floor_bytes)
-                number -= number % 3
+                number -= number % cycle
             except LostMapError:
                 lost.append(number)
-                number -= number % 3
+                number -= number % cycle
+    return lost
+
+
+@pytest.mark.parametrize('policy', ['keep', 'pooch', 'sublinear', 'tensor-cache'])
+def test_graphs_with_the_same_calls_lose_nothing_that_one_of_them_needs_later(policy):
+    """The second and the third iteration differ in their steps alone: the third one's plan lost maps in each cycle."""
+    model = Carrying()
+    optimizer = chainer.optimizers.Adam().setup(model)
+    lost = iterations_that_lose(model, policy, 24, 3, optimizer.update)
     assert len(lost) <= 3 and max(lost, default=0) < 6, 'once for each graph'
 
 
@@ -174,18 +181,7 @@ class FromAnEarlierState(chainer.Chain):
 @pytest.mark.parametrize('policy', ['keep', 'pooch', 'superneurons'])
 def test_batches_are_among_what_graphs_with_the_same_calls_share(policy):
     """Such a graph lost a batch in each cycle that another one's backward pass reads again."""
-    model, lost, number = FromAnEarlierState(), [], 0
-    with ooc(policy, budget=1, min_bytes=1000):
-        while number < 16:
-            try:
-                model.iterate(number)
-                number += 1
-            except InfeasibleBudgetError as error:
-                chainer.config.ooc_budget = int(1.02 * error.floor_bytes)
-                number -= number % 2
-            except LostMapError:
-                lost.append(number)
-                number -= number % 2
+    lost = iterations_that_lose(FromAnEarlierState(), policy, 16, 2)
     assert len(lost) <= 2 and max(lost, default=0) < 4, 'once for each graph'
 
 
