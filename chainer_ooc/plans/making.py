@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import NamedTuple
 
 from chainer_ooc.classify.policies import POLICIES
@@ -46,7 +46,7 @@ def plan_within(policy: Policy, problem: Problem) -> Plan:
     again. Commands that foretell a training use it; the papers' tables show such policies as they are.
     """
     decided = _Decided(policy, problem)
-    if policy.may_need_more and _least_bytes(problem) > problem.budget_bytes:
+    if policy.may_need_more and decided.least_bytes > problem.budget_bytes:
         raise _refusal(policy, problem, _floor(decided))
     schedule = decided(problem.budget_bytes)
     if schedule.fits(problem.budget_bytes):
@@ -108,6 +108,11 @@ class _Decided:
         self.may_need_more = policy.may_need_more
         self._known: dict[int, Schedule] = {}
 
+    @cached_property
+    def least_bytes(self) -> int:
+        """See `_least_bytes`."""
+        return _least_bytes(self.problem)
+
     def __call__(self, budget_bytes: int) -> Schedule:
         if budget_bytes not in self._known:
             problem = replace(self.problem, budget_bytes=budget_bytes)
@@ -150,7 +155,7 @@ def _floor(decided: _Decided) -> _Floor:
     Of a budget that nothing fits into some policies try each map in vain. What is mapped may need less than that. What
     a policy that may need more of a larger budget decides with less may fit too.
     """
-    least_bytes = max(1, _least_bytes(decided.problem))
+    least_bytes = max(1, decided.least_bytes)
     floor = _floor_from(decided, 1 if decided(least_bytes).mapped else least_bytes)
     while decided.may_need_more and floor.needed_bytes > least_bytes:
         others = [decided(max(each, least_bytes)) for each in _smaller(floor.needed_bytes)]

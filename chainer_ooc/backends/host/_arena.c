@@ -44,7 +44,6 @@
 #endif
 #endif
 
-#define LEAST_BYTES ((size_t)256 << 10)
 #define GRAIN_BYTES ((size_t)16 << 10) /* sizes are multiples of it; every page size but ARM's 64 kB divides it */
 #define HUGE_PAGE_BYTES ((size_t)2 << 20)
 #define LEAST_MOVED_BYTES ((size_t)128 << 10)
@@ -448,12 +447,17 @@ static uintptr_t heap_end(void) { return (uintptr_t)sbrk(0); }
 /* Whether a block is of the heap, which has not grown since it ended there. */
 static int is_within(const void *block, uintptr_t end) { return (uintptr_t)block < end && heap_end() == end; }
 
-/* Frees a block for which the heap has grown, and has it shrink again. */
-static void give_back_grown(void *block) {
-    free(block);
+/* Gives back what the heap holds free. */
+static void trim_heap(void) {
 #ifdef __GLIBC__
     malloc_trim(0);
 #endif
+}
+
+/* Frees a block for which the heap has grown, and has it shrink again. */
+static void give_back_grown(void *block) {
+    free(block);
+    trim_heap();
 }
 
 /* Memory of the C library's heap that is free; NULL if it has none for this. */
@@ -519,13 +523,11 @@ static int has_made_room(size_t nbytes, Tried *tried) {
         if (!unused_bytes)
             return 1;
     }
-#ifdef __GLIBC__
     if (contained() && !tried->has_trimmed) {
         tried->has_trimmed = 1;
-        malloc_trim(0);
+        trim_heap();
         return 1;
     }
-#endif
     if (make_room && !PyErr_Occurred() && make_room(nbytes))
         return 1;
     return !tried->has_waited && (tried->has_waited = container_waits(nbytes));

@@ -3,6 +3,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Arrays, and objects of Python's, of fewer bytes are none of ours. */
+#define LEAST_BYTES ((size_t)256 << 10)
+
 /* Notes that mappings of the kernel's begin at these addresses, if they are of the arena; 0 if there is no memory for it. */
 int arena_note_edges(uintptr_t one, uintptr_t other);
 

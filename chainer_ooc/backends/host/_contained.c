@@ -101,12 +101,11 @@ extern void PyMem_GetAllocator(int domain, Allocator *allocator);
 extern void PyMem_SetAllocator(int domain, Allocator *allocator);
 
 #define DOMAIN_OBJECT 2
-#define LEAST_OBJECT_BYTES ((size_t)256 << 10)
 
 static Allocator pythons; /* what was there before */
 
 static void give_way(size_t nbytes) {
-    if (nbytes >= LEAST_OBJECT_BYTES && !container_leaves(nbytes))
+    if (nbytes >= LEAST_BYTES && !container_leaves(nbytes))
         arena_keep_at_most(0);
 }
 

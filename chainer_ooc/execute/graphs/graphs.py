@@ -253,20 +253,19 @@ class ReadAgain:
     """Maps of earlier iterations' graphs that a backward pass has read, of which plans lose none any more."""
 
     def __init__(self) -> None:
-        self._found: list[tuple[Graph, int]] = []
+        self._found: dict[int, tuple[Graph, list[int]]] = {}
 
     def note(self, storages: Iterable[Storage]) -> None:
         """Notes what a step has read."""
-        self._found += [(each.token.graph, each.map) for each in storages
-                        if each.token is not None and each.token.graph is not None]
+        for each in storages:
+            graph = None if each.token is None else each.token.graph
+            if graph is not None:
+                self._found.setdefault(id(graph), (graph, []))[1].append(each.map)
 
     def learn(self) -> None:
         """Has the graphs know; once for all steps, as each has its rows made anew."""
-        maps: dict[int, tuple[Graph, list[int]]] = {}
-        for graph, map_id in self._found:
-            maps.setdefault(id(graph), (graph, []))[1].append(map_id)
-        for graph, found in maps.values():
-            graph.note_reuse(found)
+        for graph, maps in self._found.values():
+            graph.note_reuse(maps)
         self._found.clear()
 
 
