@@ -11,6 +11,7 @@ pytestmark = [
     pytest.mark.usefixtures('no_gap'), pytest.mark.skipif(arena.available() is not None, reason=str(arena.available()))]
 
 BEGIN = '''
+    import contextlib
     import ctypes
     import resource
     import numpy as np
@@ -128,27 +129,81 @@ def test_what_it_allocates_itself_and_what_training_asks_for_fail_at_once():
     ''')
 
 
-def test_what_it_raises_is_raised_when_the_computation_ends():
-    """No exception can pass through NumPy, whose array fails; an interrupt must not be lost."""
+def test_what_it_raises_in_another_thread_is_raised_when_the_computation_ends():
+    """No exception can pass through NumPy, whose array fails; it must not be lost."""
     check('''
+    import threading
     limit(20 * MB)
     def make_room(nbytes):
-        raise KeyboardInterrupt('now')
+        raise KeyError('now')
+    guard, ended = Guard(Headroom(list)), []
+    def compute():
+        other = Arena()
+        other.begin()
+        other.ask(make_room)
+        for _ in range(2):
+            try:
+                with guard:
+                    try:
+                        np.empty(64 * MB, np.uint8)
+                    except MemoryError:
+                        caught = True  # as a function may
+            except KeyError as error:
+                ended.append((error.args, caught))
+            with guard:
+                pass  # and it is raised once
+        other.close()
+    thread = threading.Thread(target=compute)
+    thread.start()
+    thread.join()
+    assert ended == [(('now',), True)] * 2, ended
+    ''')
+
+
+def test_what_it_raises_between_computations_is_raised_at_once():
+    check('''
+    limit(20 * MB)
+    asked = []
+    def make_room(nbytes):
+        asked.append(nbytes)
+        raise TimeoutError('now')
     pool.ask(make_room)
-    guard = Guard(Headroom(list))
-    for _ in range(2):
+    try:
+        try:
+            np.empty(64 * MB, np.uint8)
+        except MemoryError:
+            for _ in range(3):
+                pass
+        raise AssertionError('it waits')
+    except TimeoutError as error:
+        assert error.args == ('now',) and error.__traceback__.tb_next
+    assert asked == [64 * MB] and not arena.PENDING
+    ''')
+
+
+def test_what_a_handler_of_signals_raises_as_it_is_asked_is_not_lost():
+    """Python handles a signal that came within a function of C when it runs code again: who makes room is such code."""
+    check('''
+    import signal
+    from functools import partial
+    limit(20 * MB)
+    def alarm(number, frame):
+        raise TimeoutError('alarm')
+    signal.signal(signal.SIGALRM, alarm)
+    pool.ask(lambda nbytes: False)
+    in_one = [partial(ctypes.CDLL(None)['raise'], signal.SIGALRM), partial(np.empty, 64 * MB, np.uint8)]
+    for guard in contextlib.nullcontext(), Guard(Headroom(list)):
         try:
             with guard:
                 try:
-                    np.empty(64 * MB, np.uint8)
+                    list(map(partial.__call__, in_one))
                 except MemoryError:
-                    caught = True  # as a function may
-        except KeyboardInterrupt as error:
-            assert error.args == ('now',) and caught
-        else:
-            raise AssertionError('the interrupt is lost')
-        with guard:
-            pass  # and it is raised once
+                    for _ in range(3):
+                        pass
+            raise AssertionError('it is lost')
+        except TimeoutError as error:
+            assert error.args == ('alarm',)
+    assert not arena.PENDING
     ''')
 
 

@@ -498,12 +498,51 @@ static void *obtain(size_t nbytes, size_t *dirty) {
     return allocate(nbytes, dirty);
 }
 
-/* Python code that is asked for so many bytes. */
-typedef int Ask(size_t nbytes);
+/* Of Python's C API. */
+typedef struct _object PyObject;
+extern PyObject *PyErr_Occurred(void), *PyLong_FromUnsignedLong(unsigned long number);
+extern PyObject *PyObject_CallFunction(PyObject *function, const char *format, ...);
+extern void Py_IncRef(PyObject *object), Py_DecRef(PyObject *object);
+extern void PyErr_Fetch(PyObject **kind, PyObject **error, PyObject **trace), PyErr_Clear(void);
+extern void PyErr_NormalizeException(PyObject **kind, PyObject **error, PyObject **trace);
+extern int PyException_SetTraceback(PyObject *error, PyObject *trace), PyObject_IsTrue(PyObject *object);
+extern int PyDict_SetItem(PyObject *dict, PyObject *key, PyObject *item);
+extern int Py_AddPendingCall(int (*function)(void *), void *argument);
+extern unsigned long PyThread_get_thread_ident(void);
 
-static Ask *make_room; /* makes room, and says whether it has */
+/* Called with so many bytes, makes room and returns whether it has; what it has raised, by thread; raises it. */
+static PyObject *makes_room, *raised, *raises;
 
-extern void *PyErr_Occurred(void);
+static int raise_soon(void *unused) {
+    (void)unused;
+    PyObject *none = PyObject_CallFunction(raises, NULL);
+    Py_DecRef(none);
+    return none ? 0 : -1;
+}
+
+/* Notes what is being raised. Python raises it in its main thread as soon as it runs code there: as signals are handled
+   in that one alone, none is lost or waits. */
+static void note_raised(void) {
+    PyObject *kind, *error, *trace, *thread = NULL;
+    PyErr_Fetch(&kind, &error, &trace);
+    PyErr_NormalizeException(&kind, &error, &trace);
+    if (error && trace)
+        PyException_SetTraceback(error, trace);
+    if (error && (thread = PyLong_FromUnsignedLong(PyThread_get_thread_ident())))
+        PyDict_SetItem(raised, thread, error);
+    Py_DecRef(thread), Py_DecRef(kind), Py_DecRef(error), Py_DecRef(trace);
+    PyErr_Clear();
+    Py_AddPendingCall(raise_soon, NULL);
+}
+
+static int make_room(size_t nbytes) {
+    PyObject *has_made = makes_room ? PyObject_CallFunction(makes_room, "n", nbytes) : NULL;
+    int yes = has_made ? PyObject_IsTrue(has_made) : 0;
+    Py_DecRef(has_made);
+    if (makes_room && PyErr_Occurred())
+        note_raised();
+    return yes > 0;
+}
 
 /* Whether a container leaves what an array takes beyond free pages. */
 static int is_left(size_t nbytes) {
@@ -528,7 +567,7 @@ static int has_made_room(size_t nbytes, Tried *tried) {
         trim_heap();
         return 1;
     }
-    if (make_room && !PyErr_Occurred() && make_room(nbytes))
+    if (!PyErr_Occurred() && make_room(nbytes))
         return 1;
     return !tried->has_waited && (tried->has_waited = container_waits(nbytes));
 }
@@ -660,7 +699,11 @@ void arena_set_limited(int yes) { is_limited = yes, free_in_heap = 0; }
 
 void arena_set_gap(size_t nbytes) { gap_bytes = nbytes; }
 
-void arena_ask(Ask *function) { make_room = function; }
+/* Sets for good who is asked for room, what it has raised, by thread, and who raises that. */
+void arena_ask(PyObject *function, PyObject *dict, PyObject *then) {
+    makes_room = function, raised = dict, raises = then;
+    Py_IncRef(function), Py_IncRef(dict), Py_IncRef(then);
+}
 
 /* Whether freed pages are kept. */
 void arena_keep(int yes) {

@@ -57,7 +57,8 @@ _asked: RoomMakers[Callable[[int], bool]] = RoomMakers()
 #: The threads whose arrays just fail for now.
 _alone: set[int] = set()
 
-#: What was raised meanwhile, by thread: no exception passes through NumPy, whose array fails instead.
+#: What was raised meanwhile, by thread: no exception passes through NumPy, whose array fails instead. The main thread
+#: raises it when it runs code of Python's again, others when their computation ends.
 PENDING: dict[int, BaseException] = {}
 
 
@@ -237,22 +238,18 @@ def _ours() -> Any:
 
 
 def _make_room(nbytes: int) -> bool:
-    """Called by the handler, by which an array may be made anywhere; whether there is more room."""
+    """Called by the handler, by which an array may be made anywhere; whether there is more room.
+
+    What this raises, or a handler of signals as it begins, goes to `PENDING`.
+    """
     thread, make_room = threading.get_ident(), _asked.of_this_thread()
     if make_room is None or thread in _alone:
         return False
     try:
         _alone.add(thread)
-        return make_room(nbytes)
-    except BaseException as error:  # such as an interrupt
-        PENDING[thread] = error
-        return False
+        return bool(make_room(nbytes))
     finally:
         _alone.discard(thread)
-
-
-#: The same for C.
-_MAKE_ROOM = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_size_t)(_make_room)
 
 
 @functools.cache
@@ -271,7 +268,7 @@ def _library() -> ctypes.PyDLL | str:
     found.arena_keep_at_most.argtypes = found.arena_set_gap.argtypes = (ctypes.c_size_t,)
     found.contained_by_none.argtypes = (ctypes.c_long, ctypes.c_size_t, ctypes.c_int)
     found.arena_set_gap(GAP_BYTES)
-    found.arena_ask(_MAKE_ROOM)
+    found.arena_ask(*map(ctypes.py_object, (_make_room, PENDING, raise_pending)))
     os.register_at_fork(after_in_child=functools.partial(_begin_anew, found))
     return found
 
