@@ -1,4 +1,5 @@
 """A policy of the user's own, as docs/own-policies.md has it: in commands, in training, and when it is wrong."""
+import collections
 import dataclasses
 import re
 import sys
@@ -125,6 +126,24 @@ def test_an_error_of_its_own_is_the_cause_of_what_is_raised(mine):
     with pytest.raises(PolicyError, match="the policy 'mine:bad' has failed with KeyError: 'x'") as failed:
         make_plan(policy_of('mine:bad'), problem())
     assert isinstance(failed.value.__cause__, KeyError)
+
+
+def test_an_error_of_its_containers_is_the_cause_of_what_is_raised(mine):
+    """They may be the user's own classes, whose code runs when they are read."""
+    class Lazy(collections.UserDict):
+        def keys(self):
+            raise KeyError('lazy')
+    mine.bad = lambda problem: dataclasses.replace(swap_all(problem), leaves=Lazy())
+    with pytest.raises(PolicyError, match="the policy 'mine:bad' has failed with KeyError: 'lazy'"):
+        make_plan(policy_of('mine:bad'), problem())
+
+
+def test_its_decision_is_the_one_that_it_has_returned(mine):
+    leaves = {}
+    mine.own = lambda problem: dataclasses.replace(swap_all(problem), leaves=leaves)
+    decision = policy_of('mine:own').decide(problem())
+    leaves[0] = 1
+    assert not decision.leaves
 
 
 def test_verdicts_may_be_a_list(mine):

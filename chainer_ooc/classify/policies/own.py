@@ -46,8 +46,11 @@ def own_policy(name: str) -> Policy:
 
 
 def _decided(name: str, decide: Callable[[Problem], Decision], problem: Problem) -> Decision:
+    fault = ''
     try:
         decision = decide(problem)
+        if isinstance(decision, Decision) and not (fault := _wrong_type(decision)):
+            decision = _frozen(decision)
     except ReentryError as error:
         raise PolicyError(f'the policy {name!r} applies a function, or calls chainer_ooc.trace() or reset(), in the '
                           'midst of the training that asks it; have it look at its problem alone') from error
@@ -59,10 +62,18 @@ def _decided(name: str, decide: Callable[[Problem], Decision], problem: Problem)
     if not isinstance(decision, Decision):
         raise PolicyError(f'the policy {name!r} has returned a value of type {type(decision).__name__}; have it '
                           'return a chainer_ooc.problem.Decision')
-    fault = _wrong_type(decision) or fault_of(problem.trace, decision, problem.min_bytes)
-    if fault:
+    if fault := fault or fault_of(problem.trace, decision, problem.min_bytes):
         raise PolicyError(f'the decision of the policy {name!r} cannot be followed: {fault}')
-    return replace(decision, verdicts=tuple(decision.verdicts))
+    return decision
+
+
+def _frozen(decision: Decision) -> Decision:
+    """Returns it with containers that run none of the user's code, and that nobody else changes."""
+    starts = decision.starts
+    return replace(
+        decision, verdicts=tuple(decision.verdicts), leaves=dict(decision.leaves),
+        starts=replace(starts, gates=starts.gates and tuple(starts.gates),
+                       positions=starts.positions and dict(starts.positions)))
 
 
 def _wrong_type(decision: Decision) -> str:
