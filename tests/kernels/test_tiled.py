@@ -2,6 +2,8 @@
 import chainer_ooc  # noqa: F401  before chainer
 
 # isort: split
+import chainer
+import chainer.functions as F
 import numpy as np
 import pytest
 from chainer.utils import conv_nd
@@ -120,5 +122,15 @@ def test_the_windows_of_a_pointwise_kernel_are_the_image():
 
 
 def test_an_image_without_windows_is_refused_with_its_numbers():
-    with pytest.raises(ValueError, match=r'are \(0,\) \(image \(2,\), window \(3,\).*use a larger image or pad'):
+    with pytest.raises(AssertionError, match=r'are \(0,\) \(image \(2,\), window \(3,\).*use a larger image or pad'):
         windows_over((2,), (3,), (1,), (0,))
+
+
+@pytest.mark.parametrize('workspace', [None, '1MB'])
+@pytest.mark.parametrize('apply', [
+    lambda image: F.convolution_2d(image, np.ones((2, 3, 7, 7), 'f')),
+    lambda image: F.convolution_nd(image, np.ones((2, 3, 7, 7), 'f')),
+    lambda image: F.max_pooling_2d(image, 7, cover_all=False), lambda image: F.average_pooling_2d(image, 7)])
+def test_programs_that_try_sizes_see_chainers_error(workspace, apply):
+    with chainer.using_config('ooc_workspace', workspace), pytest.raises(AssertionError, match='should be positive'):
+        apply(np.ones((2, 3, 4, 4), 'f'))

@@ -127,13 +127,13 @@ def windows_over(
         cover_all: whether a last window may hang over the end, so that every pixel is seen.
 
     Raises:
-        ValueError: no window fits.
+        AssertionError: no window fits; as in Chainer, for programs that try sizes.
     """
     dilate = dilate or (1,) * len(size)
     spare = [s + 2 * p - (k - 1) * d - 1 for s, p, k, d in zip(size, pad, kernel, dilate, strict=True)]
     out = tuple((room + (step - 1 if cover_all else 0)) // step + 1 for room, step in zip(spare, stride, strict=True))
     if min(out) <= 0:
-        raise ValueError(
+        raise AssertionError(
             f'output sizes should be positive, but are {out} (image {size}, window {kernel}, stride {stride}, pad '
             f'{pad}, dilate {dilate}); use a larger image or pad, or a smaller window')
     return Windows(size, kernel, stride, pad, dilate, out)
