@@ -189,3 +189,42 @@ def test_a_replaced_model_that_waits_for_the_collector_refuses_no_plan_that_is_t
                 learn(model, optimizer, lengths)
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize('policy', ['keep', 'pooch', 'swap-all'])
+def test_maps_of_earlier_iterations_that_wait_for_the_collector_refuse_no_plan_that_is_turned_to(policy):
+    """What they took when the iteration began was counted for the plan of a longer graph, though it had gone."""
+    width, budget, keeps = 96, 1000, False
+    model = chainer.Sequential(*(layer for _ in range(6) for layer in (L.Linear(width, width), F.tanh)))
+    optimizer = chainer.optimizers.MomentumSGD(1e-6).setup(model)
+
+    def learn(lengths):
+        with chainer.using_config('ooc_budget', budget):
+            for length in lengths:
+                h, cycle = np.ones((200, width), 'f'), []
+                for _ in range(length):
+                    h = model(h)
+                    if keeps and length == 1:
+                        cycle += [cycle, h.array[:1]]
+                loss = F.sum(h)
+                del h, cycle
+                model.cleargrads()
+                loss.backward()
+                del loss
+                optimizer.update()
+
+    gc.disable()
+    try:
+        with ooc(policy, budget=budget, min_bytes=1000):
+            lengths = [1, 1, 2, 2, 3, 3]
+            for _ in lengths:
+                try:
+                    learn(lengths)
+                except InfeasibleBudgetError as error:
+                    budget = int(1.02 * error.floor_bytes)
+            learn(lengths)
+            keeps = True
+            for _ in range(4):
+                learn([1, 3])
+    finally:
+        gc.enable()

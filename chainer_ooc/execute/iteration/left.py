@@ -24,9 +24,13 @@ def can_leave(storage: Storage, min_bytes: int) -> bool:
             or (storage.nbytes >= max(min_bytes, 1) and not storage.is_held_elsewhere()))
 
 
-def left_bytes(memory: Residency, min_bytes: int) -> int:
-    """What earlier iterations have left in near memory and cannot be moved, such as the maps of the last loss."""
-    nbytes = sum(each.counted_bytes for each in memory.storages() if not can_leave(each, min_bytes))
+def left_bytes(memory: Residency, min_bytes: int, token: Token) -> int:
+    """What others than this iteration have left in near memory and cannot be moved, such as the maps of the last loss.
+
+    What the program has of its maps otherwise than by its graph is among it.
+    """
+    nbytes = sum(each.counted_bytes for each in memory.storages()
+                 if each.token is not token and not can_leave(each, min_bytes))
     return nbytes + memory.bytes_alone() + (memory.bytes_of('program') if memory.backend.counts_all else 0)
 
 

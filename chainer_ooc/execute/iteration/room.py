@@ -59,8 +59,7 @@ UNDER_WAY = 'an iteration was under way with more in memory than when it was rec
 class Room:
     """Near memory of one iteration.
 
-    `register` has what the iteration has used so far; `end_quiet` registers what earlier iterations have left that ran
-    quietly; `iteration` is this one, which may run quietly.
+    `register` has what `iteration` has used so far; `end_quiet` registers what earlier ones that ran quietly have left.
 
     Attributes:
         beside: what stood beside the maps at the last `look`.
@@ -246,14 +245,16 @@ class Room:
         return True
 
     def look_at_left(self) -> None:
-        """Finds out what earlier iterations have left; once this one has maps of its own, nothing more (`settle`)."""
+        """Finds out what earlier iterations have left; once this one has maps of its own, what of it is still there."""
         if not self._is_settled:
             self._end_quiet()
-            self.left_bytes = left_bytes(self._memory, self._settings.min_bytes)
+        nbytes = left_bytes(self._memory, self._settings.min_bytes, self._following.token)
+        self.left_bytes = min(nbytes, self.left_bytes) if self._is_settled else nbytes
 
     def settle(self) -> None:
         """The iteration is about to have maps of its own."""
-        self.look_at_left()
+        if not self._is_settled:
+            self.look_at_left()
         self._is_settled = True
 
     def _standing(self, model: int | None, unaccounted_bytes: int, gradient_bytes: int, models: Models) -> Standing:
