@@ -132,7 +132,9 @@ def test_what_it_allocates_itself_and_what_training_asks_for_fail_at_once():
 def test_what_it_raises_in_another_thread_is_raised_when_the_computation_ends():
     """No exception can pass through NumPy, whose array fails; it must not be lost."""
     check('''
+    import os
     import threading
+    import time
     limit(20 * MB)
     def make_room(nbytes):
         raise KeyError('now')
@@ -152,11 +154,23 @@ def test_what_it_raises_in_another_thread_is_raised_when_the_computation_ends():
                 ended.append((error.args, caught))
             with guard:
                 pass  # and it is raised once
-        other.close()
-    thread = threading.Thread(target=compute)
-    thread.start()
-    thread.join()
-    assert ended == [(('now',), True)] * 2, ended
+        try:
+            np.empty(64 * MB, np.uint8)  # no computation comes after it
+        except MemoryError:
+            other.close()
+    def compute_only():
+        with guard:
+            ended.append(None)
+    def number_of_one_that(computes):
+        thread = threading.Thread(target=computes)
+        thread.start()
+        thread.join()
+        while os.path.exists(f'/proc/self/task/{thread.native_id}'):
+            time.sleep(.001)
+        return thread.ident
+    number = number_of_one_that(compute)
+    assert any(number == number_of_one_that(compute_only) for _ in range(100))  # with the same number, and no error
+    assert ended[:3] == [(('now',), True)] * 2 + [None] and not any(ended[2:]), ended
     ''')
 
 

@@ -508,7 +508,7 @@ extern void PyErr_NormalizeException(PyObject **kind, PyObject **error, PyObject
 extern int PyException_SetTraceback(PyObject *error, PyObject *trace), PyObject_IsTrue(PyObject *object);
 extern int PyDict_SetItem(PyObject *dict, PyObject *key, PyObject *item);
 extern int Py_AddPendingCall(int (*function)(void *), void *argument);
-extern unsigned long PyThread_get_thread_ident(void);
+extern unsigned long PyThread_get_thread_native_id(void);
 
 /* Called with so many bytes, makes room and returns whether it has; what it has raised, by thread; raises it. */
 static PyObject *makes_room, *raised, *raises;
@@ -528,7 +528,7 @@ static void note_raised(void) {
     PyErr_NormalizeException(&kind, &error, &trace);
     if (error && trace)
         PyException_SetTraceback(error, trace);
-    if (error && (thread = PyLong_FromUnsignedLong(PyThread_get_thread_ident())))
+    if (error && (thread = PyLong_FromUnsignedLong(PyThread_get_thread_native_id())))
         PyDict_SetItem(raised, thread, error);
     Py_DecRef(thread), Py_DecRef(kind), Py_DecRef(error), Py_DecRef(trace);
     PyErr_Clear();

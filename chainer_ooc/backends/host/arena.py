@@ -57,8 +57,9 @@ _asked: RoomMakers[Callable[[int], bool]] = RoomMakers()
 #: The threads whose arrays just fail for now.
 _alone: set[int] = set()
 
-#: What was raised meanwhile, by thread: no exception passes through NumPy, whose array fails instead. The main thread
-#: raises it when it runs code of Python's again, others when their computation ends.
+#: What was raised meanwhile, by the system's number of the thread, which no later one gets soon: no exception passes
+#: through NumPy, whose array fails instead. The main thread raises it when it runs code of Python's again, others when
+#: their computation ends.
 PENDING: dict[int, BaseException] = {}
 
 
@@ -82,7 +83,7 @@ def is_asked() -> bool:
 
 def raise_pending() -> None:
     """Raises in this thread what was raised while room was made for one of its arrays."""
-    if (error := PENDING.pop(threading.get_ident(), None)) is not None:
+    if (error := PENDING.pop(threading.get_native_id(), None)) is not None:
         raise error
 
 
