@@ -288,6 +288,31 @@ def test_behind_a_limit_arrays_leave_something_for_what_is_no_array():
     ''')
 
 
+@pytest.mark.parametrize('make', [
+    'bytes(16 * MB)', 'b"12345678" * (2 * MB)', 'grown()', '[bytes(3000) for _ in range(5000)]',
+    'zlib.compress(random.randbytes(12 * MB), 0)', 'io.BytesIO().write(bytes(8 * MB))'])
+def test_behind_a_limit_kept_pages_give_way_to_objects_of_python(make):
+    """Such as the bytes that a snapshot is written from; plain Chainer, which keeps nothing, has room for them."""
+    check(f'''
+    import io
+    import random
+    import zlib
+    def grown():
+        text = bytearray()
+        for _ in range(16):
+            text.extend(bytes(MB))
+        return text
+    pool.set_limited(True)
+    large = np.ones(40 * MB, np.uint8)
+    limit(4 * MB)
+    del large
+    assert pool.nbytes() >= 40 * MB
+    assert {make}
+    assert pool.nbytes() == 0
+    assert np.ones(12 * MB, np.uint8).min() == 1
+    ''')
+
+
 def test_pages_that_are_kept_serve_small_arrays_too():
     check('''
     limit(60 * MB)

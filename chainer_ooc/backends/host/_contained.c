@@ -75,6 +75,9 @@ static int all_leave(size_t nbytes, int in_the_end) {
 int contained(void) { return count && !computes; }
 
 /* See _arena.h. */
+int computes_in_container(void) { return count && computes; }
+
+/* See _arena.h. */
 int container_leaves(size_t nbytes) { return !contained() || all_leave(nbytes, 0); }
 
 /* See _arena.h. */
@@ -87,8 +90,9 @@ int container_waits(size_t nbytes) {
 
 /* --- objects of Python's ------------------------------------------------------------------------------------------- */
 
-/* A large object, such as the bytes that a snapshot is written from, is refused by nobody: malloc has it, and the kernel
-   ends the process. Pages that the pool keeps for the next arrays make room for it. PyMemAllocatorEx of Python's API: */
+/* A large object, such as the bytes that a snapshot is written from, is refused by no container: malloc has it, and the
+   kernel ends the process. Pages that the pool keeps for the next arrays make room for it, as they do for any object that
+   a limit of the system refuses. PyMemAllocatorEx of Python's API: */
 typedef struct {
     void *context;
     void *(*malloc)(void *, size_t);
@@ -99,45 +103,70 @@ typedef struct {
 
 extern void PyMem_GetAllocator(int domain, Allocator *allocator);
 extern void PyMem_SetAllocator(int domain, Allocator *allocator);
+extern void *PyInterpreterState_Get(void), *PyInterpreterState_Main(void);
 
-#define DOMAIN_OBJECT 2
+static Allocator pythons[2]; /* what was there before: of buffers, such as those of lists, and of objects */
+static const int domains[2] = {1, 2};
 
-static Allocator pythons; /* what was there before */
+/* Whether the pool keeps anything. Another interpreter may have another lock than the pool's, and than the groups'. */
+static int keeps(void) {
+    return arena_unused_bytes() && PyInterpreterState_Get() == PyInterpreterState_Main();
+}
 
-static void give_way(size_t nbytes) {
-    if (nbytes >= LEAST_BYTES && !container_leaves(nbytes))
+static void prepare(size_t nbytes) {
+    if (nbytes >= LEAST_BYTES && keeps() && !container_leaves(nbytes))
         arena_keep_at_most(0);
 }
 
-static void *object_malloc(void *context, size_t nbytes) {
-    give_way(nbytes);
-    return pythons.malloc(context, nbytes);
+/* Gives back what the pool keeps; 0 if that is nothing. */
+static int give_way(void) {
+    if (!keeps())
+        return 0;
+    arena_keep_at_most(0);
+    return 1;
 }
 
-static void *object_calloc(void *context, size_t number, size_t nbytes) {
-    give_way(nbytes && number > SIZE_MAX / nbytes ? 0 : number * nbytes);
-    return pythons.calloc(context, number, nbytes);
+static void *pythons_malloc(void *context, size_t nbytes) {
+    const Allocator *before = context;
+    prepare(nbytes);
+    void *block = before->malloc(before->context, nbytes);
+    return block || !give_way() ? block : before->malloc(before->context, nbytes);
 }
 
-static void *object_realloc(void *context, void *object, size_t nbytes) {
-    give_way(nbytes);
-    return pythons.realloc(context, object, nbytes);
+static void *pythons_calloc(void *context, size_t number, size_t nbytes) {
+    const Allocator *before = context;
+    prepare(nbytes && number > SIZE_MAX / nbytes ? 0 : number * nbytes);
+    void *block = before->calloc(before->context, number, nbytes);
+    return block || !give_way() ? block : before->calloc(before->context, number, nbytes);
 }
 
-/* Has large objects be given way to, from now on. Once only: others may have put an allocator of theirs in front. */
-static void watch_objects(void) {
-    if (pythons.malloc)
+static void *pythons_realloc(void *context, void *block, size_t nbytes) {
+    const Allocator *before = context;
+    prepare(nbytes);
+    void *moved = before->realloc(before->context, block, nbytes);
+    return moved || !give_way() ? moved : before->realloc(before->context, block, nbytes);
+}
+
+static void pythons_free(void *context, void *block) {
+    const Allocator *before = context;
+    before->free(before->context, block);
+}
+
+/* Has objects be given way to, from now on. Once only: others may have put an allocator of theirs in front. */
+void contained_watch_objects(void) {
+    if (pythons[0].malloc)
         return;
-    PyMem_GetAllocator(DOMAIN_OBJECT, &pythons);
-    Allocator ours = pythons;
-    ours.malloc = object_malloc, ours.calloc = object_calloc, ours.realloc = object_realloc;
-    PyMem_SetAllocator(DOMAIN_OBJECT, &ours);
+    for (int each = 0; each < 2; each++) {
+        PyMem_GetAllocator(domains[each], pythons + each);
+        Allocator ours = {pythons + each, pythons_malloc, pythons_calloc, pythons_realloc, pythons_free};
+        PyMem_SetAllocator(domains[each], &ours);
+    }
 }
 
 /* --- what arena.py calls ------------------------------------------------------------------------------------------- */
 
-/* Begins a new list of groups; `shared_by` ranks divide what they leave. With `watches` objects of Python's are seen. */
-void contained_by_none(long shared_by, size_t aside_bytes, int watches) {
+/* Begins a new list of groups; `shared_by` ranks divide what they leave. */
+void contained_by_none(long shared_by, size_t aside_bytes) {
     while (count) {
         Group *last = groups + --count;
         free(last->used), free(last->stat);
@@ -145,8 +174,6 @@ void contained_by_none(long shared_by, size_t aside_bytes, int watches) {
             free(last->fields[index]);
     }
     ranks = shared_by, aside = aside_bytes;
-    if (watches)
-        watch_objects();
 }
 
 /* Adds a group; 0 if there is no place for it. */

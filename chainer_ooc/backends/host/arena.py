@@ -159,9 +159,12 @@ class Arena:
     def set_limited(self, yes: bool) -> None:
         """Sets whether a limit of the system is in force, which counts what the C library holds free.
 
-        Then that serves arrays before fresh pages do, and arrays leave something for what is no array.
+        Then that serves arrays before fresh pages do, arrays leave something for what is no array, and free pages give
+        way to objects of Python's that are refused.
         """
         self._library.arena_set_limited(yes)
+        if yes:
+            self._watch_objects()
 
     def contain(self, groups: Sequence[Group], ranks: int = 1, aside_bytes: int = 0) -> None:
         """Has the pool ask these before it takes fresh pages, for all arrays; and give way to Python's large objects.
@@ -171,13 +174,18 @@ class Arena:
             ranks: that share what is left.
             aside_bytes: of a rank's part, what is not for arrays.
         """
-        # An allocator that was set before others' began to trace goes with them.
-        self._library.contained_by_none(ranks, aside_bytes, bool(groups) and not tracemalloc.is_tracing())
+        self._library.contained_by_none(ranks, aside_bytes)
+        if groups:
+            self._watch_objects()
         for each in groups:
             fields = (ctypes.c_char_p * 4)(*(name.encode() for name in (
                 *each.version.clean_and_dirty, *each.version.dirty)))
             self._library.contained_by(ctypes.c_longlong(each.limit_bytes), os.fsencode(each.used_path),
                                        os.fsencode(each.stat_path), fields)
+
+    def _watch_objects(self) -> None:
+        if not tracemalloc.is_tracing():  # an allocator that is set within its own goes with it
+            self._library.contained_watch_objects()
 
     def computes(self, yes: bool) -> None:
         """Sets whether computations have a limit of the system around them, which refuses what is too much."""
@@ -267,7 +275,7 @@ def _library() -> ctypes.PyDLL | str:
     for name in ('arena_unused_bytes', 'arena_used_bytes', 'arena_fresh_bytes'):
         getattr(found, name).restype = ctypes.c_size_t
     found.arena_keep_at_most.argtypes = found.arena_set_gap.argtypes = (ctypes.c_size_t,)
-    found.contained_by_none.argtypes = (ctypes.c_long, ctypes.c_size_t, ctypes.c_int)
+    found.contained_by_none.argtypes = (ctypes.c_long, ctypes.c_size_t)
     found.arena_set_gap(GAP_BYTES)
     found.arena_ask(*map(ctypes.py_object, (_make_room, PENDING, raise_pending)))
     os.register_at_fork(after_in_child=functools.partial(_begin_anew, found))
@@ -279,6 +287,6 @@ def _begin_anew(found: ctypes.PyDLL) -> None:
     _asked.clear()
     _alone.clear()
     PENDING.clear()
-    found.contained_by_none(1, 0, 0)
+    found.contained_by_none(1, 0)
     found.contained_computes(0)
     found.arena_keep(0)
