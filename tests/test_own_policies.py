@@ -17,12 +17,13 @@ import pytest
 
 from chainer_ooc.classify.policies import POLICIES, Policy, policy_of
 from chainer_ooc.errors import ConfigError, InfeasibleBudgetError, PolicyError
-from chainer_ooc.plans.making import make_plan
+from chainer_ooc.plans.making import floor_of, make_plan, plan_within
 from chainer_ooc.plans.run import Run
 from chainer_ooc.problem import Decision, Starts, Verdict, can_leave, can_recompute, everything, problem_of
 from chainer_ooc.simulate.timeline import Timeline
 from support.command_line import run, run_json
 from support.planning.drawn_trace import MB, TRACE
+from support.planning.small_problems import draw_problem
 from support.trainings.ooc_training import ooc
 
 PAGE = (Path(__file__).resolve().parent.parent / 'docs' / 'own-policies.md').read_text(encoding='utf-8')
@@ -144,6 +145,16 @@ def test_its_decision_is_the_one_that_it_has_returned(mine):
     decision = policy_of('mine:own').decide(problem())
     leaves[0] = 1
     assert not decision.leaves
+
+
+def test_one_that_maps_and_may_need_more_plans_within_the_floor_that_it_is_refused_with(mine):
+    """What no other decision needs less than was taken for too much."""
+    mine.maps = dataclasses.replace(policy_of('unified'), may_need_more=True)
+    drawn = draw_problem(5)
+    floor_bytes = floor_of(policy_of('mine:maps'), drawn).floor_bytes
+    plan = plan_within(policy_of('mine:maps'), dataclasses.replace(drawn, budget_bytes=floor_bytes))
+    assert plan.peak_bytes <= floor_bytes
+    assert floor_bytes < floor_of(policy_of('swap-all'), drawn).floor_bytes  # or it shows nothing
 
 
 def test_verdicts_may_be_a_list(mine):

@@ -46,7 +46,7 @@ def plan_within(policy: Policy, problem: Problem) -> Plan:
     again. Commands that foretell a training use it; the papers' tables show such policies as they are.
     """
     decided = _Decided(policy, problem)
-    if policy.may_need_more and decided.least_bytes > problem.budget_bytes:
+    if policy.may_need_more and not decided.may_fit(problem.budget_bytes):
         raise _refusal(policy, problem, _floor(decided))
     schedule = decided(problem.budget_bytes)
     if schedule.fits(problem.budget_bytes):
@@ -109,9 +109,17 @@ class _Decided:
         self._known: dict[int, Schedule] = {}
 
     @cached_property
+    def _unmapped_bytes(self) -> int:
+        return max(1, _least_bytes(self.problem))
+
+    @property
     def least_bytes(self) -> int:
-        """See `_least_bytes`."""
-        return _least_bytes(self.problem)
+        """What no decision of this policy needs less than; of mapped maps that is not known."""
+        return 1 if self(self._unmapped_bytes).mapped else self._unmapped_bytes
+
+    def may_fit(self, budget_bytes: int) -> bool:
+        """Whether a decision may need no more than that; it is not asked for one if any may."""
+        return budget_bytes >= self._unmapped_bytes or budget_bytes >= self.least_bytes
 
     def __call__(self, budget_bytes: int) -> Schedule:
         if budget_bytes not in self._known:
@@ -152,11 +160,11 @@ class _Floor(NamedTuple):
 def _floor(decided: _Decided) -> _Floor:
     """A floor that does not depend on the problem's budget: what is decided with the least that any decision needs.
 
-    Of a budget that nothing fits into some policies try each map in vain. What is mapped may need less than that. What
-    a policy that may need more of a larger budget decides with less may fit too.
+    Of a budget that nothing fits into some policies try each map in vain. What a policy that may need more of a larger
+    budget decides with less may fit too.
     """
-    least_bytes = max(1, decided.least_bytes)
-    floor = _floor_from(decided, 1 if decided(least_bytes).mapped else least_bytes)
+    least_bytes = decided.least_bytes
+    floor = _floor_from(decided, least_bytes)
     while decided.may_need_more and floor.needed_bytes > least_bytes:
         others = [decided(max(each, least_bytes)) for each in _smaller(floor.needed_bytes)]
         best = min(others, key=lambda each: each.needed_bytes)
