@@ -60,7 +60,11 @@ class Lessons:
         graph.is_disturbed = disturbed
         graph.preparing += prepares
         graph.used.adds_up = not iteration.recorder.measures or iteration.room.adds_up
-        self._patience.met(self._is_known(iteration.settings.profile_iterations))
+        iterations = iteration.settings.profile_iterations
+        if graph.is_recorded(iterations + 1):
+            self._patience.wait()  # it was known, and could not be followed; what is recorded for is to come
+        else:
+            self._patience.met(self._is_known(iterations))
         log.logger.info('recorded a graph of %d calls, %d feature maps', len(trace.calls), len(trace.maps))
         return graph
 

@@ -7,6 +7,7 @@ import pytest
 
 import chainer_ooc
 from chainer_ooc.errors import InfeasibleBudgetError, LostMapError
+from chainer_ooc.execute import manager
 from chainer_ooc.execute.graphs.graph import Graph
 from support.trainings.ooc_training import ooc
 
@@ -220,3 +221,29 @@ def test_an_interrupt_while_a_graph_learns_has_it_learn_once_more(monkeypatch):
 
 def interrupt(*arguments):
     raise KeyboardInterrupt
+
+
+def test_a_graph_that_was_missed_is_recorded_though_known_ones_come_first():
+    """Two networks with a gradient penalty: after each miss the known graph of the penalty was recorded once more."""
+    layer, over = L.Linear(200, 200), []
+
+    def learn(number):
+        x = chainer.Variable(np.random.RandomState(number % 2).uniform(-1, 1, (64, 200)).astype('f'))
+        layer.cleargrads()
+        h = F.tanh(F.relu(F.tanh(layer(x))))
+        loss = F.mean(F.sigmoid(h) if number % 2 else h)
+        gradient, = chainer.grad([loss], [x], enable_double_backprop=True)
+        (loss + F.sum(gradient * gradient)).backward()
+
+    with ooc('pooch', budget=1, min_bytes=1000):
+        done = 0
+        while done < 24:
+            try:
+                learn(done)
+            except InfeasibleBudgetError as error:
+                chainer.config.ooc_budget, done = int(1.02 * error.floor_bytes), 0
+                continue
+            done += 1
+            over.append(chainer_ooc.stats().peak_bytes > chainer.config.ooc_budget)
+        assert not manager.current()._graphs._missed
+    assert not any(over[-8:])
