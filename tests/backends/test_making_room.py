@@ -313,6 +313,32 @@ def test_behind_a_limit_kept_pages_give_way_to_objects_of_python(make):
     ''')
 
 
+def test_kept_pages_give_way_whoever_traces_pythons_objects_before_and_after():
+    """Such as tracemalloc, which sets allocators of its own, and then those that it has found."""
+    check('''
+    import tracemalloc
+    def gives_way():
+        pool.set_limited(True)
+        large = np.ones(40 * MB, np.uint8)
+        heap.trim()  # what was made before
+        free = data_bytes() + 4 * MB
+        resource.setrlimit(resource.RLIMIT_DATA, (free, resource.RLIM_INFINITY))
+        del large
+        made = pool.nbytes() >= 40 * MB and bytes(16 * MB)
+        resource.setrlimit(resource.RLIMIT_DATA, (resource.RLIM_INFINITY,) * 2)
+        return made and pool.nbytes() == 0
+    tracemalloc.start()
+    assert gives_way()
+    tracemalloc.stop()
+    assert gives_way()
+    for _ in range(40):
+        tracemalloc.start()
+        assert gives_way()
+        tracemalloc.stop()
+    assert gives_way()
+    ''')
+
+
 def test_pages_that_are_kept_serve_small_arrays_too():
     check('''
     limit(60 * MB)

@@ -305,9 +305,6 @@ static int leaves_enough(void) {
     return found != MAP_FAILED && !munmap(found, LEFT_BYTES);
 }
 
-/* Has pages count in a container as if they were written to; an older kernel waits for the first write. */
-static void touch(uintptr_t start, size_t nbytes) { madvise((void *)start, nbytes, MADV_POPULATE_WRITE); }
-
 /* Fresh pages; 0 if the system refuses. */
 static int make_fresh(uintptr_t start, size_t nbytes) {
     if (mprotect((void *)start, nbytes, PROT_READ | PROT_WRITE) || !leaves_enough())
@@ -315,8 +312,8 @@ static int make_fresh(uintptr_t start, size_t nbytes) {
     fresh_bytes += nbytes;
     if (nbytes >= HUGE_PAGE_BYTES) /* of all, or there would be edges where huge pages begin and end */
         madvise((void *)start, nbytes, MADV_HUGEPAGE);
-    if (contained())
-        touch(start, nbytes);
+    if (in_container())
+        madvise((void *)start, nbytes, MADV_POPULATE_WRITE); /* an older kernel waits for the first write */
     return 1;
 }
 
@@ -613,12 +610,8 @@ static void *handle_calloc(void *context, size_t count, size_t size) {
         if (is_left(nbytes)) {
             void *block = obtain(nbytes, &dirty);
             uintptr_t end = heap_end();
-            if (block) {
-                memset(block, 0, dirty < nbytes ? dirty : nbytes);
-                if (dirty < nbytes && computes_in_container())
-                    touch((uintptr_t)block + dirty, nbytes - dirty); /* what computes may write to little of it */
-                return block;
-            }
+            if (block)
+                return memset(block, 0, dirty < nbytes ? dirty : nbytes);
             if ((block = accept(calloc(count, size), nbytes, end)))
                 return block;
         }

@@ -75,7 +75,7 @@ static int all_leave(size_t nbytes, int in_the_end) {
 int contained(void) { return count && !computes; }
 
 /* See _arena.h. */
-int computes_in_container(void) { return count && computes; }
+int in_container(void) { return count > 0; }
 
 /* See _arena.h. */
 int container_leaves(size_t nbytes) { return !contained() || all_leave(nbytes, 0); }
@@ -103,10 +103,14 @@ typedef struct {
 
 extern void PyMem_GetAllocator(int domain, Allocator *allocator);
 extern void PyMem_SetAllocator(int domain, Allocator *allocator);
+extern void *PyMem_Malloc(size_t nbytes), *PyObject_Malloc(size_t nbytes);
+extern void PyMem_Free(void *block), PyObject_Free(void *block);
 extern void *PyInterpreterState_Get(void), *PyInterpreterState_Main(void);
 
-static Allocator pythons[2]; /* what was there before: of buffers, such as those of lists, and of objects */
-static const int domains[2] = {1, 2};
+#define MOST_TIMES 16
+
+static Allocator befores[MOST_TIMES]; /* what was there before each of ours */
+static int times, is_seen;
 
 /* Whether the pool keeps anything. Another interpreter may have another lock than the pool's, and than the groups'. */
 static int keeps(void) {
@@ -128,6 +132,7 @@ static int give_way(void) {
 
 static void *pythons_malloc(void *context, size_t nbytes) {
     const Allocator *before = context;
+    is_seen = 1;
     prepare(nbytes);
     void *block = before->malloc(before->context, nbytes);
     return block || !give_way() ? block : before->malloc(before->context, nbytes);
@@ -152,15 +157,23 @@ static void pythons_free(void *context, void *block) {
     before->free(before->context, block);
 }
 
-/* Has objects be given way to, from now on. Once only: others may have put an allocator of theirs in front. */
-void contained_watch_objects(void) {
-    if (pythons[0].malloc)
+/* Has an allocator of Python's give way, if none of ours is in its chain: one that was set before others' began to trace
+   goes when they end, as tracemalloc does. */
+static void watch(int domain, void *allocate(size_t), void release(void *)) {
+    is_seen = 0;
+    release(allocate(1));
+    if (is_seen || times == MOST_TIMES)
         return;
-    for (int each = 0; each < 2; each++) {
-        PyMem_GetAllocator(domains[each], pythons + each);
-        Allocator ours = {pythons + each, pythons_malloc, pythons_calloc, pythons_realloc, pythons_free};
-        PyMem_SetAllocator(domains[each], &ours);
-    }
+    Allocator *before = befores + times++;
+    PyMem_GetAllocator(domain, before);
+    Allocator ours = {before, pythons_malloc, pythons_calloc, pythons_realloc, pythons_free};
+    PyMem_SetAllocator(domain, &ours);
+}
+
+/* Has buffers, such as those of lists, and objects be given way to, from now on. */
+void contained_watch_objects(void) {
+    watch(1, PyMem_Malloc, PyMem_Free);
+    watch(2, PyObject_Malloc, PyObject_Free);
 }
 
 /* --- what arena.py calls ------------------------------------------------------------------------------------------- */

@@ -31,7 +31,6 @@ import importlib
 import os
 import sys
 import threading
-import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -164,7 +163,7 @@ class Arena:
         """
         self._library.arena_set_limited(yes)
         if yes:
-            self._watch_objects()
+            self._library.contained_watch_objects()
 
     def contain(self, groups: Sequence[Group], ranks: int = 1, aside_bytes: int = 0) -> None:
         """Has the pool ask these before it takes fresh pages, for all arrays; and give way to Python's large objects.
@@ -176,16 +175,12 @@ class Arena:
         """
         self._library.contained_by_none(ranks, aside_bytes)
         if groups:
-            self._watch_objects()
+            self._library.contained_watch_objects()
         for each in groups:
             fields = (ctypes.c_char_p * 4)(*(name.encode() for name in (
                 *each.version.clean_and_dirty, *each.version.dirty)))
             self._library.contained_by(ctypes.c_longlong(each.limit_bytes), os.fsencode(each.used_path),
                                        os.fsencode(each.stat_path), fields)
-
-    def _watch_objects(self) -> None:
-        if not tracemalloc.is_tracing():  # an allocator that is set within its own goes with it
-            self._library.contained_watch_objects()
 
     def computes(self, yes: bool) -> None:
         """Sets whether computations have a limit of the system around them, which refuses what is too much."""
