@@ -164,9 +164,19 @@ def prepare_afterwards(function: Any) -> Prototype:
         LostMapError: it must not run twice.
     """
     if _may_draw(function) or _runs_once(function):
-        raise LostMapError(f'{type(function).__name__} may draw random numbers, may have effects, communicates with '
-                           'other processes, or reads the memory around its input')
+        raise LostMapError(f'{type(function).__name__} {_why_once(function)}')
     return _copy_of(function, has_run=True)
+
+
+def _why_once(function: Any) -> str:
+    """Says why a function must not run twice."""
+    if _is_of(function, _DRAWING_MODULES):
+        return 'draws random numbers'
+    if _communicates(function):
+        return 'communicates with other processes'
+    if _is_of(function, _STRAYING_MODULES):
+        return 'reads the memory around its input'
+    return 'is a function of the program, which may draw random numbers or have effects'
 
 
 def is_managed(function: Any, inputs: Sequence[Any]) -> bool:
