@@ -8,8 +8,10 @@ from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.plans.making import make_plan, plan_within
 from chainer_ooc.problem import Verdict
+from chainer_ooc.schedule import schedule
 from chainer_ooc.schedule.schedule import lay_out
 from chainer_ooc.schedule.swap_ins import SwapIn
+from chainer_ooc.simulate.compiled import evaluator_of
 
 KEEP, SWAP, RECOMPUTE = Verdict
 POLICY = POLICIES['superneurons']
@@ -116,10 +118,18 @@ def test_ten_decisions_are_equal(resnet):
 def test_a_decision_takes_few_evaluations(resnet, monkeypatch):
     from chainer_ooc.classify.policies import superneurons
     calls = []
-    monkeypatch.setattr(superneurons, 'demand_of', lambda *given, real=superneurons.demand_of: (
+    monkeypatch.setattr(superneurons, 'evaluate', lambda *given, real=superneurons.evaluate: (
         calls.append(given), real(*given))[1])
     POLICY.decide(resnet.problem(40_000))
     assert 2 < len(calls) <= 8
+
+
+def test_a_decision_leaves_pythons_lock_to_the_training(resnet, monkeypatch):
+    """Beside a training of 1,000 calls it took 8 seconds of Python code, in which each call waited for the lock."""
+    if evaluator_of(resnet.problem(40_000)) is None:
+        pytest.skip('there was no C compiler')
+    monkeypatch.setattr(schedule, 'find_chains', lambda *given: pytest.fail('chains are looked for in Python'))
+    assert Verdict.RECOMPUTE in POLICY.decide(resnet.problem(40_000)).verdicts
 
 
 def test_training_takes_every_budget_above_one_that_was_named(resnet):

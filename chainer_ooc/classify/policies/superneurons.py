@@ -16,10 +16,9 @@ from __future__ import annotations
 
 from chainer_ooc.classify.kinds import are_of, calls_of, steps_of
 from chainer_ooc.classify.policies.policy import Policy
-from chainer_ooc.classify.search import largest_fitting
+from chainer_ooc.classify.search import evaluate, largest_fitting
 from chainer_ooc.cost.analytic import is_convolution
 from chainer_ooc.problem import Decision, Problem, Starts, Verdict, can_leave, can_recompute, changed
-from chainer_ooc.schedule.schedule import demand_of
 
 
 def decide(problem: Problem) -> Decision:
@@ -38,7 +37,7 @@ def decide(problem: Problem) -> Decision:
         return Decision(changed(rest, last, Verdict.KEEP), starts)
 
     def fits(count: int) -> bool:
-        return demand_of(problem, keeping(count)).floor_bytes <= problem.budget_bytes
+        return evaluate(problem, keeping(count)).floor_bytes <= problem.budget_bytes
 
     # Most budgets that are refused have no room for one.
     return keeping(largest_fitting(1, len(movable) + 1, fits) if movable and fits(1) else 0)
