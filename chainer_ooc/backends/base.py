@@ -196,6 +196,9 @@ class Backend(abc.ABC):
                 it has freed any, and when it has not the allocation fails. It may raise InfeasibleBudgetError.
         """
 
+    def rest(self) -> None:  # noqa: B027 - few keep anything that others lack
+        """Is called when an iteration has ended: until `limit` is, the program goes on by itself."""
+
     def counted_bytes(self) -> int:
         """Returns the bytes that count in `limit` now, the program's too; 0 where only execution's account does."""
         return 0

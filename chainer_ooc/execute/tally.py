@@ -113,6 +113,11 @@ class Tally:
                 outer.inner.append(stretch)
             kind.append(stretch)
 
+    def end(self) -> None:
+        """Ends the iteration's time."""
+        if self.whole is not None:
+            self.whole.end()
+
     def snapshot(self) -> Tally:
         """A copy, which reads of maps after the iteration do not change."""
         tier_bytes = {tier: nbytes - self._tiers_before.get(tier, 0)

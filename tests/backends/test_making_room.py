@@ -339,6 +339,50 @@ def test_kept_pages_give_way_whoever_traces_pythons_objects_before_and_after():
     ''')
 
 
+def test_behind_a_limit_nothing_is_kept_between_iterations():
+    """C libraries, child processes and small objects ask nobody, and have there what plain Chainer leaves them."""
+    check('''
+    from chainer_ooc.backends.host import HostBackend
+    training, other = HostBackend(), HostBackend()
+    limit(300 * MB)
+    for each in training, other:
+        each.begin()
+    def kept():
+        large = np.ones(40 * MB, np.uint8)
+        del large
+        return pool.nbytes()
+    pool.close()
+    training.limit(20 * MB, lambda nbytes: False)
+    assert kept() >= 40 * MB
+    training.rest()
+    assert kept() >= 40 * MB  # the other's iteration goes on
+    other.limit(20 * MB, lambda nbytes: False)
+    other.rest()
+    assert pool.nbytes() == 0 == kept()
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
+    assert libc.malloc(120 * MB)
+    other.limit(20 * MB, lambda nbytes: False)
+    assert np.ones(20 * MB, np.uint8).any() and pool.nbytes() == 20 * MB
+    for each in training, other:
+        each.close()
+    ''')
+
+
+def test_without_a_limit_pages_stay_between_iterations():
+    check('''
+    from chainer_ooc.backends.host import HostBackend
+    training = HostBackend()
+    training.begin()
+    training.limit(20 * MB, lambda nbytes: False)
+    large = np.ones(40 * MB, np.uint8)
+    del large
+    training.rest()
+    assert pool.nbytes() >= 40 * MB
+    training.close()
+    ''')
+
+
 def test_pages_that_are_kept_serve_small_arrays_too():
     check('''
     limit(60 * MB)

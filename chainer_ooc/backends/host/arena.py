@@ -50,6 +50,9 @@ _CAPSULE_NAME = b'mem_handler'  # as NumPy wants it; the capsule does not copy i
 #: Backends that are open: while there is one, freed pages are kept.
 _open: set[int] = set()
 
+#: Of these, those that are between two iterations, where a limit is in force: for them none is.
+_resting: set[int] = set()
+
 #: Who makes room for a thread's arrays.
 _asked: RoomMakers[Callable[[int], bool]] = RoomMakers()
 
@@ -97,13 +100,14 @@ class Arena:
     serves_all = True
 
     def __init__(self) -> None:
+        self._is_limited = False
         self._library = library()
         self.nbytes: Callable[[], int] = self._library.arena_unused_bytes
 
     def begin(self) -> None:
         """Has the arrays of this thread come from the pool, unless the program has set a handler of its own."""
         _open.add(id(self))
-        self._library.arena_keep(1)
+        self._go_on()
         if _has_default_handler():
             _handlers().set(_ours())
 
@@ -111,9 +115,9 @@ class Arena:
         """Undoes `begin`; gives all free pages back with the last backend."""
         self.ask(None)
         _open.discard(id(self))
+        self._go_on()
         if not _open:
             self.contain(())
-            self._library.arena_keep(0)
             if _handlers().get() is _ours():
                 _handlers().set_default(None)
 
@@ -161,9 +165,21 @@ class Arena:
         Then that serves arrays before fresh pages do, arrays leave something for what is no array, and free pages give
         way to objects of Python's that are refused.
         """
+        self._is_limited = yes
         self._library.arena_set_limited(yes)
+        self._go_on()
         if yes:
             self._library.contained_watch_objects()
+
+    def rest(self) -> None:
+        """Has freed pages go back at once until the next iteration (`set_limited`), where a limit is in force."""
+        if self._is_limited:
+            _resting.add(id(self))
+            self._library.arena_keep(bool(_open - _resting))
+
+    def _go_on(self) -> None:
+        _resting.discard(id(self))
+        self._library.arena_keep(bool(_open - _resting))
 
     def contain(self, groups: Sequence[Group], ranks: int = 1, aside_bytes: int = 0) -> None:
         """Has the pool ask these before it takes fresh pages, for all arrays; and give way to Python's large objects.
@@ -281,6 +297,7 @@ def _begin_anew(found: ctypes.PyDLL) -> None:
     """In a forked child: training is the parent's."""
     _asked.clear()
     _alone.clear()
+    _resting.clear()
     PENDING.clear()
     found.contained_by_none(1, 0)
     found.contained_computes(0)

@@ -108,6 +108,13 @@ class HostBackend(OwnedBackend):
         self._blocks.set_limited(arena.is_asked() and (bool(in_force) or limits.is_limited()))
         self._blocks.contain(in_force, node().ranks, guard.ASIDE_BYTES)
 
+    def rest(self) -> None:
+        """Has the program get what plain Chainer leaves it, where memory is limited.
+
+        C libraries, child processes and small objects ask nobody.
+        """
+        self._blocks.rest()
+
     def serving(self) -> contextlib.AbstractContextManager[None]:
         return self._blocks.lent()
 

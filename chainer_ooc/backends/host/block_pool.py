@@ -44,6 +44,7 @@ class BlockPool:
         self._free: list[HeapBlock] = []  # the one that was freed last is the last
         self._lent: dict[int, tuple[weakref.ref[ByteArray], HeapBlock]] = {}
         self._deaths: deque[weakref.ref[ByteArray]] = deque()
+        self._is_limited = False
 
     def begin(self) -> None:
         """Nothing to do."""
@@ -56,7 +57,13 @@ class BlockPool:
         return contextlib.nullcontext()
 
     def set_limited(self, yes: bool) -> None:
-        """Arrays come from the heap as it is."""
+        """Sets whether a limit is in force; arrays come from the heap as it is."""
+        self._is_limited = yes
+
+    def rest(self) -> None:
+        """Keeps nothing for now where a limit is in force, see `Arena.rest`."""
+        if self._is_limited:
+            self.keep_at_most(0)
 
     def contain(self, groups: Sequence[Group], ranks: int = 1, aside_bytes: int = 0) -> None:
         """The same."""

@@ -292,8 +292,8 @@ class Iteration(Quietly):
         else:
             self.quiet.end_backward()
             tally.peak_bytes = self.quiet.peak_bytes
-        if tally.whole is not None:
-            tally.whole.end()
+        tally.end()
+        self._memory.backend.rest()
         return Finished(tally.snapshot(), self.settings, self.budget_bytes, self.following.orders, graph,
                         None if self.quiet else self.recorder.moments())
 
