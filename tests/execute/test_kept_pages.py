@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import chainer_ooc
-from chainer_ooc.backends.host import arena
+from chainer_ooc.backends.host import arena, limits
 from chainer_ooc.errors import InfeasibleBudgetError
 from support.trainings.ooc_training import ooc
 
@@ -52,3 +52,23 @@ def test_cleared_gradients_serve_what_backward_makes(policy):
     chainer_ooc.reset()
     assert max(fresh_bytes(policy, int(1.02 * refused.value.floor_bytes))) < 8 * MB
     chainer_ooc.reset()
+
+
+@pytest.mark.parametrize('policy', ['keep', 'swap-all'])
+def test_behind_a_limit_none_are_kept_between_iterations(policy, monkeypatch):
+    """Whatever the iteration: recorded, quiet (`keep`) or under a plan that moves maps."""
+    monkeypatch.setattr(limits, 'is_limited', lambda: True)
+    network = Network()
+    optimizer = chainer.optimizers.SGD(lr=1e-6).setup(network)
+    kept, within = [], []
+    with ooc(policy):
+        for _ in range(5):
+            network.cleargrads()
+            loss = network(BATCH)
+            np.empty(4 * MB, np.uint8)
+            within.append(arena._library().arena_unused_bytes())
+            loss.backward()
+            optimizer.update()
+            kept.append(arena._library().arena_unused_bytes())
+    assert kept == [0] * 5
+    assert min(within[1:]) > 0
