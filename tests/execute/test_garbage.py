@@ -150,81 +150,68 @@ def test_what_is_made_again_beside_a_replaced_model_has_the_budget_passed_by_not
     assert [(peak, most) for peak, most in peaks if peak > most] == []
 
 
+WIDTH, LENGTHS = 96, [1, 1, 2, 2, 3, 3]
+
+
+def make_model():
+    """A model that runs several times in an iteration, and its optimizer."""
+    model = chainer.Sequential(*(layer for _ in range(6) for layer in (L.Linear(WIDTH, WIDTH), F.tanh)))
+    return model, chainer.optimizers.MomentumSGD(1e-6).setup(model)
+
+
+def learn(model, optimizer, lengths, keeps=False):
+    """An iteration of each length; those of the shortest leave a view of each map in a cycle if it `keeps` them."""
+    for length in lengths:
+        h, cycle = np.ones((200, WIDTH), 'f'), []
+        for _ in range(length):
+            h = model(h)
+            if keeps and length == min(LENGTHS):
+                cycle += [cycle, h.array[:1]]
+        loss = F.sum(h)
+        del h, cycle
+        model.cleargrads()
+        loss.backward()
+        del loss
+        optimizer.update()
+
+
+def learn_within_the_floor(model, optimizer):
+    """Has all lengths be known, within 1.02 times the floor that is named in the end."""
+    for _ in LENGTHS:
+        try:
+            learn(model, optimizer, LENGTHS)
+        except InfeasibleBudgetError as error:
+            chainer.config.ooc_budget = int(1.02 * error.floor_bytes)
+    learn(model, optimizer, LENGTHS)
+
+
+@pytest.fixture
+def no_collector():
+    """Python collects when it is told to."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures('no_collector')
 @pytest.mark.parametrize('policy', ['keep', 'pooch', 'swap-all'])
 def test_a_replaced_model_that_waits_for_the_collector_refuses_no_plan_that_is_turned_to(policy):
     """As in a notebook whose cell makes the model anew; the plan of a longer graph was refused beside all old ones."""
-    width, budget = 96, 1000
-
-    def make():
-        model = chainer.Sequential(*(layer for _ in range(6) for layer in (L.Linear(width, width), F.tanh)))
-        return model, chainer.optimizers.MomentumSGD(1e-6).setup(model)
-
-    def learn(model, optimizer, lengths):
-        with chainer.using_config('ooc_budget', budget):
-            for length in lengths:
-                h = np.ones((200, width), 'f')
-                for _ in range(length):
-                    h = model(h)
-                loss = F.sum(h)
-                del h
-                model.cleargrads()
-                loss.backward()
-                del loss
-                optimizer.update()
-
-    gc.disable()
-    try:
-        with ooc(policy, budget=budget, min_bytes=1000):
-            model, optimizer = make()
-            lengths = [1, 1, 2, 2, 3, 3]
-            for _ in lengths:
-                try:
-                    learn(model, optimizer, lengths)
-                except InfeasibleBudgetError as error:
-                    budget = int(1.02 * error.floor_bytes)
-            learn(model, optimizer, lengths)
-            budget += sum(each.array.nbytes for each in model.params())
-            for _ in range(4):
-                model, optimizer = make()  # the old one is a cycle
-                learn(model, optimizer, lengths)
-    finally:
-        gc.enable()
+    with ooc(policy, budget=1000, min_bytes=1000):
+        model, optimizer = make_model()
+        learn_within_the_floor(model, optimizer)
+        chainer.config.ooc_budget += sum(each.array.nbytes for each in model.params())
+        for _ in range(4):
+            model, optimizer = make_model()  # the old one is a cycle
+            learn(model, optimizer, LENGTHS)
 
 
+@pytest.mark.usefixtures('no_collector')
 @pytest.mark.parametrize('policy', ['keep', 'pooch', 'swap-all'])
 def test_maps_of_earlier_iterations_that_wait_for_the_collector_refuse_no_plan_that_is_turned_to(policy):
     """What they took when the iteration began was counted for the plan of a longer graph, though it had gone."""
-    width, budget, keeps = 96, 1000, False
-    model = chainer.Sequential(*(layer for _ in range(6) for layer in (L.Linear(width, width), F.tanh)))
-    optimizer = chainer.optimizers.MomentumSGD(1e-6).setup(model)
-
-    def learn(lengths):
-        with chainer.using_config('ooc_budget', budget):
-            for length in lengths:
-                h, cycle = np.ones((200, width), 'f'), []
-                for _ in range(length):
-                    h = model(h)
-                    if keeps and length == 1:
-                        cycle += [cycle, h.array[:1]]
-                loss = F.sum(h)
-                del h, cycle
-                model.cleargrads()
-                loss.backward()
-                del loss
-                optimizer.update()
-
-    gc.disable()
-    try:
-        with ooc(policy, budget=budget, min_bytes=1000):
-            lengths = [1, 1, 2, 2, 3, 3]
-            for _ in lengths:
-                try:
-                    learn(lengths)
-                except InfeasibleBudgetError as error:
-                    budget = int(1.02 * error.floor_bytes)
-            learn(lengths)
-            keeps = True
-            for _ in range(4):
-                learn([1, 3])
-    finally:
-        gc.enable()
+    model, optimizer = make_model()
+    with ooc(policy, budget=1000, min_bytes=1000):
+        learn_within_the_floor(model, optimizer)
+        for _ in range(4):
+            learn(model, optimizer, [1, 3], keeps=True)
