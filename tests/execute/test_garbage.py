@@ -10,6 +10,7 @@ import pytest
 
 import chainer_ooc
 from chainer_ooc.errors import InfeasibleBudgetError
+from chainer_ooc.execute import manager
 from chainer_ooc.execute.memory.garbage import MOST_LEFT_OUT, Garbage
 from chainer_ooc.execute.memory.residency import Residency
 from support.trainings.ooc_training import ooc
@@ -215,3 +216,23 @@ def test_maps_of_earlier_iterations_that_wait_for_the_collector_refuse_no_plan_t
         learn_within_the_floor(model, optimizer)
         for _ in range(4):
             learn(model, optimizer, [1, 3], keeps=True)
+
+
+def test_what_earlier_iterations_have_left_counts_as_long_as_it_is_there():
+    """The same, looked at itself: whether a plan is refused depends on when Python collects."""
+    model, optimizer = make_model()
+    with ooc('swap-all', min_bytes=1000):
+        learn(model, optimizer, [1, 1])
+        first = model[0](np.ones((200, WIDTH), 'f'))
+        F.sum(first).backward()
+        held = first.array[:1]
+        del first
+        h = model[0](np.ones((200, WIDTH), 'f'))
+        h = F.tanh(h)
+        room = manager.current()._iteration.room
+        before_bytes = room.left_bytes
+        room.look_at_left()
+        assert room.left_bytes == before_bytes >= held.base.nbytes
+        del held
+        room.look_at_left()
+        assert room.left_bytes < before_bytes
