@@ -536,12 +536,12 @@ static void note_raised(void) {
 }
 
 static int make_room(size_t nbytes) {
-    PyObject *has_made = makes_room ? PyObject_CallFunction(makes_room, "n", nbytes) : NULL;
-    int yes = has_made ? PyObject_IsTrue(has_made) : 0;
-    Py_DecRef(has_made);
-    if (makes_room && PyErr_Occurred())
+    PyObject *has_made = PyObject_CallFunction(makes_room, "n", nbytes);
+    int yes = has_made && PyObject_IsTrue(has_made); /* a bool, see arena.py */
+    if (!has_made)
         note_raised();
-    return yes > 0;
+    Py_DecRef(has_made);
+    return yes;
 }
 
 /* Whether a container leaves what an array takes beyond free pages. */

@@ -4,7 +4,7 @@ What NumPy frees, the C library gives back to the system if it is large, and the
 again for the next array: a quarter of an iteration of ResNet50. Kept in the C library's heap, arrays of different sizes
 leave holes between each other. Here free pages are moved together (mremap) where no gap is large enough, which clears
 nothing. So all free pages serve every array, and the pool holds no more than the most that was in use at once.
-`keep_at_most` gives them back.
+`keep_at_most` gives them back; where memory is limited none is kept between iterations (`rest`).
 
     NumPy: empty(n)  ->  handler (NEP 49, in C: _arena.c)  ->  free pages, and fresh ones for what they lack
 
