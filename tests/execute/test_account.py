@@ -1,4 +1,6 @@
 """What near memory holds, counted; also when an interrupt comes between two steps of the count."""
+import weakref
+
 import numpy as np
 import pytest
 
@@ -94,7 +96,25 @@ def test_a_block_whose_counting_was_interrupted_is_put_right(account, late, monk
     assert account.near_bytes() == 0
 
 
-@pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
+class _Destroyed:
+    def __del__(self):
+        pass
+
+
+def test_an_interrupt_in_a_destructor_leaves_nothing_alive():
+    number, arrays = 1, []
+
+    def make_and_destroy():
+        array = np.zeros(1000, np.uint8)
+        arrays.append(weakref.ref(array))
+        _Destroyed()
+
+    while interrupted_at(number, make_and_destroy):
+        assert not arrays or arrays[-1]() is None
+        number += 1
+    assert number > 5
+
+
 def test_an_interrupt_at_no_step_of_counting_leaves_a_death_that_cannot_be_booked(account):
     number = 1
 

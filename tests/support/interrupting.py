@@ -15,7 +15,7 @@ def interrupted_at(number, call, event='opcode', is_traced=lambda code: True):
     Returns:
         bool: Whether the interrupt came before ``call`` had ended.
     """
-    left = number
+    left, report = number, sys.unraisablehook
 
     def trace(frame, kind, argument):
         nonlocal left
@@ -29,7 +29,13 @@ def interrupted_at(number, call, event='opcode', is_traced=lambda code: True):
                 raise KeyboardInterrupt
         return trace
 
+    def report_others(lost):
+        """An exception that pytest keeps for its warning would keep alive what the interrupted call had."""
+        if lost.exc_type is not KeyboardInterrupt:
+            report(lost)
+
     before = sys.gettrace()
+    sys.unraisablehook = report_others
     sys.settrace(trace)
     try:
         next(_alone(call), None)
@@ -37,6 +43,7 @@ def interrupted_at(number, call, event='opcode', is_traced=lambda code: True):
         assert not left
     finally:
         sys.settrace(before)
+        sys.unraisablehook = report
     return left <= 0
 
 
