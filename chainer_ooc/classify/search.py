@@ -14,9 +14,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from chainer_ooc.problem import Decision, Problem, Verdict, changed, from_the_output
-from chainer_ooc.schedule.schedule import lay_out
-from chainer_ooc.simulate.compiled import Outcome, evaluator_of
+from chainer_ooc.schedule.schedule import demand_of, lay_out
+from chainer_ooc.simulate.compiled import Needs, Outcome, evaluator_of
 from chainer_ooc.simulate.simulator import run
 
 Verdicts = tuple[Verdict, ...]
@@ -96,6 +98,21 @@ def compiled_question(problem: Problem, decision: Decision, codes: bytearray,
     """`Evaluator.asks`, under the problem's budget; None where there is no compiled code."""
     evaluator = evaluator_of(problem)
     return evaluator.asks(decision, problem.budget_bytes, codes, shared) if evaluator else None
+
+
+def needs(problem: Problem, decision: Decision) -> Needs:
+    """What a decision needs at each position, before any swap-in comes early."""
+    _pause()
+    evaluator = evaluator_of(problem)
+    found = evaluator.needs(decision, problem.budget_bytes) if evaluator else None
+    return needs_in_python(problem, decision) if found is None else found
+
+
+def needs_in_python(problem: Problem, decision: Decision) -> Needs:
+    """The same where nothing is compiled."""
+    chains, _, need = demand_of(problem, decision)
+    first_use = [uses[0] if uses else -1 for uses in chains.uses]
+    return Needs(need, np.array(first_use, np.int64), np.array(chains.restored, np.int64))
 
 
 def _pause() -> None:

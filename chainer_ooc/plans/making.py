@@ -9,13 +9,14 @@ from typing import NamedTuple
 
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.classify.policies.policy import Policy
+from chainer_ooc.classify.search import Evaluation, evaluate
 from chainer_ooc.cost.workspace import could_have, with_workspace
 from chainer_ooc.errors import InfeasibleBudgetError, OocError
 from chainer_ooc.plans.gap import gap_of
 from chainer_ooc.plans.plan import Plan
 from chainer_ooc.problem import Decision, Problem, everything, fault_of
 from chainer_ooc.quantities import MOST_BYTES
-from chainer_ooc.schedule.schedule import Schedule, demand_of, lay_out
+from chainer_ooc.schedule.schedule import Schedule, lay_out
 from chainer_ooc.simulate.simulator import run
 
 #: The ratio of the budgets that `plan_within` tries. By the guide 1.02 times a floor that a refusal names works.
@@ -32,10 +33,9 @@ def make_plan(policy: Policy, problem: Problem) -> Plan:
             come when there is no memory for them; the error has a budget that works and what sets it.
     """
     decided = _Decided(policy, problem)
-    schedule = decided(problem.budget_bytes)
-    if not schedule.fits(problem.budget_bytes):
-        raise _refusal(policy, problem, _floor_from(decided, problem.budget_bytes))
-    return plan_of(policy.name, problem, schedule)
+    if not decided(problem.budget_bytes).fits:
+        raise _refusal(policy, _floor_from(decided, problem.budget_bytes))
+    return decided.plan(problem.budget_bytes)
 
 
 def plan_within(policy: Policy, problem: Problem) -> Plan:
@@ -47,20 +47,18 @@ def plan_within(policy: Policy, problem: Problem) -> Plan:
     """
     decided = _Decided(policy, problem)
     if policy.may_need_more and not decided.may_fit(problem.budget_bytes):
-        raise _refusal(policy, problem, _floor(decided))
-    schedule = decided(problem.budget_bytes)
-    if schedule.fits(problem.budget_bytes):
-        return plan_of(policy.name, problem, schedule)
+        raise _refusal(policy, _floor(decided))
+    if decided(problem.budget_bytes).fits:
+        return decided.plan(problem.budget_bytes)
     if not decided.may_need_more:
-        raise _refusal(policy, problem, _floor_from(decided, problem.budget_bytes))
+        raise _refusal(policy, _floor_from(decided, problem.budget_bytes))
     for less_bytes in _smaller(problem.budget_bytes):
-        schedule = decided(less_bytes)
-        if schedule.fits(problem.budget_bytes):
-            return plan_of(policy.name, problem, schedule)
+        if decided(less_bytes).needed_bytes <= problem.budget_bytes:
+            return decided.plan(less_bytes)
     floor = _floor(decided)
     if floor.needed_bytes > problem.budget_bytes:
-        raise _refusal(policy, problem, floor)
-    return plan_of(policy.name, problem, floor.schedule)
+        raise _refusal(policy, floor)
+    return decided.plan(floor.works_as_bytes)
 
 
 def make_as_decided(policy: Policy, problem: Problem, decision: Decision) -> Plan:
@@ -97,7 +95,7 @@ def in_core(problem: Problem) -> Plan:
 
 
 class _Decided:
-    """What a policy decides within a budget, laid out. It is asked once about each.
+    """What a policy decides within a budget, evaluated. It is asked once about each.
 
     Attributes:
         may_need_more: see `Policy`; or what was decided last has swap-ins start without a look at memory.
@@ -106,7 +104,12 @@ class _Decided:
     def __init__(self, policy: Policy, problem: Problem):
         self.policy, self.problem = policy, problem
         self.may_need_more = policy.may_need_more
-        self._known: dict[int, Schedule] = {}
+        self._known: dict[int, Evaluation] = {}
+
+    @property
+    def for_floors(self) -> _Decided:
+        """The same of the policy that is asked for floors."""
+        return self if self.policy.floors_of is None else _Decided(self.policy.floors_of, self.problem)
 
     @cached_property
     def _unmapped_bytes(self) -> int:
@@ -115,24 +118,35 @@ class _Decided:
     @property
     def least_bytes(self) -> int:
         """What no decision of this policy needs less than; of mapped maps that is not known."""
-        return 1 if self(self._unmapped_bytes).mapped else self._unmapped_bytes
+        return 1 if self(self._unmapped_bytes).decision.mapped else self._unmapped_bytes
 
     def may_fit(self, budget_bytes: int) -> bool:
         """Whether a decision may need no more than that; it is not asked for one if any may."""
         return budget_bytes >= self._unmapped_bytes or budget_bytes >= self.least_bytes
 
-    def __call__(self, budget_bytes: int) -> Schedule:
+    def __call__(self, budget_bytes: int) -> Evaluation:
         if budget_bytes not in self._known:
-            problem = replace(self.problem, budget_bytes=budget_bytes)
+            problem = self._within(budget_bytes)
             decision = self.policy.decide(problem)
             self.may_need_more = self.policy.may_need_more or not decision.starts.checks_memory
-            self._known[budget_bytes] = lay_out(problem, decision)
+            self._known[budget_bytes] = evaluate(problem, decision)
         return self._known[budget_bytes]
+
+    def lay_out(self, budget_bytes: int) -> Schedule:
+        """Lays out what is decided with a budget."""
+        return lay_out(self._within(budget_bytes), self(budget_bytes).decision)
+
+    def plan(self, budget_bytes: int) -> Plan:
+        """What is decided with a budget, as a plan for the problem's."""
+        return plan_of(self.policy.name, self.problem, self.lay_out(budget_bytes))
+
+    def _within(self, budget_bytes: int) -> Problem:
+        return replace(self.problem, budget_bytes=budget_bytes)
 
 
 def _least_bytes(problem: Problem) -> int:
     """What no decision needs less than, but a mapped one: nothing is there but what a position reads and allocates."""
-    return demand_of(problem, Decision(everything(problem.trace, problem.min_bytes))).floor_bytes
+    return evaluate(problem, Decision(everything(problem.trace, problem.min_bytes))).floor_bytes
 
 
 def _smaller(budget_bytes: int) -> list[int]:
@@ -141,20 +155,28 @@ def _smaller(budget_bytes: int) -> list[int]:
     return [each for each in found if each < budget_bytes]
 
 
-def _refusal(policy: Policy, problem: Problem, floor: _Floor) -> InfeasibleBudgetError:
+def _refusal(policy: Policy, floor: _Floor) -> InfeasibleBudgetError:
     """Names a budget that works, and what sets it."""
-    return InfeasibleBudgetError(policy.name, problem.budget_bytes, floor.needed_bytes,
-                                 problem.trace.name_of(floor.position),
+    problem, set_at = floor.decided.problem, floor.decided.lay_out(floor.set_as_bytes).floor_at
+    return InfeasibleBudgetError(policy.name, problem.budget_bytes, floor.needed_bytes, problem.trace.name_of(set_at),
                                  workspace_floor_bytes=_floor_with_workspace(policy, problem, floor.needed_bytes),
                                  doubt=problem.trace.doubt)
 
 
 class _Floor(NamedTuple):
-    """A budget that works, the position that sets it, and what the policy decides with it."""
+    """A budget that works.
 
+    Attributes:
+        decided: what names it.
+        needed_bytes: the budget.
+        set_as_bytes: what is decided as if that were there needs so much.
+        works_as_bytes: what is decided as if that were there fits.
+    """
+
+    decided: _Decided
     needed_bytes: int
-    position: int
-    schedule: Schedule
+    set_as_bytes: int
+    works_as_bytes: int
 
 
 def _floor(decided: _Decided) -> _Floor:
@@ -163,14 +185,15 @@ def _floor(decided: _Decided) -> _Floor:
     Of a budget that nothing fits into some policies try each map in vain. What a policy that may need more of a larger
     budget decides with less may fit too.
     """
+    decided = decided.for_floors
     least_bytes = decided.least_bytes
     floor = _floor_from(decided, least_bytes)
     while decided.may_need_more and floor.needed_bytes > least_bytes:
-        others = [decided(max(each, least_bytes)) for each in _smaller(floor.needed_bytes)]
-        best = min(others, key=lambda each: each.needed_bytes)
-        if best.needed_bytes >= floor.needed_bytes:
+        others = (max(each, least_bytes) for each in _smaller(floor.needed_bytes))
+        best = min(others, key=lambda each: decided(each).needed_bytes)
+        if decided(best).needed_bytes >= floor.needed_bytes:
             break
-        floor = _Floor(best.needed_bytes, best.floor_at, best)
+        floor = _Floor(decided, decided(best).needed_bytes, best, best)
     return floor
 
 
@@ -179,12 +202,10 @@ def _floor_from(decided: _Decided, budget_bytes: int) -> _Floor:
 
     This ends: each decision needs more than the one before, and there are not more of them than classifications.
     """
-    schedule = decided(budget_bytes)
-    while True:
-        floor_bytes, position = schedule.needed_bytes, schedule.floor_at
-        schedule = decided(floor_bytes)
-        if schedule.fits(floor_bytes):
-            return _Floor(floor_bytes, position, schedule)
+    decided = decided.for_floors
+    while not decided(floor_bytes := decided(budget_bytes).needed_bytes).fits:
+        budget_bytes = floor_bytes
+    return _Floor(decided, floor_bytes, budget_bytes, floor_bytes)
 
 
 def _floor_with_workspace(policy: Policy, problem: Problem, floor_bytes: int) -> int | None:

@@ -5,6 +5,7 @@ The files of `native/` do the same over arrays, which are packed once for a prob
 
     problem  --packed once-->  arrays  \
                                          timeline_evaluate  -->  bytes that are needed, seconds, peak
+                                         timeline_needs     -->  bytes that each position needs
     decision --packed------->  arrays  /
 
 Results are equal to those of the Python code, to the last bit: the code in Python says what is meant, and is used where
@@ -59,6 +60,20 @@ class Outcome(NamedTuple):
     peak_bytes: int
 
 
+class Needs(NamedTuple):
+    """What a decision needs before any swap-in comes early.
+
+    Attributes:
+        need: bytes at each position, int64, shape (positions,).
+        first_use: for each map the position in backward that reads it first, chains among them, or -1.
+        restored: for each map the position before which a chain makes it again to stay, or -1.
+    """
+
+    need: _Ints
+    first_use: _Ints
+    restored: _Ints
+
+
 _POINTER, _INT, _DOUBLE = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 
 
@@ -108,6 +123,14 @@ class Evaluator:
         kept = self._note(self._decision, decision, budget_bytes, without)
         return None if kept is None else self._ask(self._pointers, budget_bytes)
 
+    def needs(self, decision: Decision, budget_bytes: int) -> Needs | None:
+        """What a decision needs at each position; None if Python is to say that."""
+        kept = self._note(self._decision, decision, budget_bytes, -1)
+        found = Needs(np.empty(self._problem.positions, np.int64), *np.empty((2, self._maps), np.int64))
+        if kept is None or not self._call(self._library.timeline_needs, self._pointers, *map(_address, found)):
+            return None
+        return found
+
     def asks(self, decision: Decision, budget_bytes: int, verdicts: bytearray,
              shared: bytearray | None = None) -> Callable[[], Outcome | None] | None:
         """Gives what evaluates a decision with other verdicts: the codes that stand in an array when it is called.
@@ -146,19 +169,20 @@ class Evaluator:
         return kept
 
     def _ask(self, pointers: tuple[object, object], budget_bytes: int) -> Outcome | None:
-        """Calls the library."""
+        """Evaluates what the pointers have."""
         answer = self._answer
-        while True:
-            status = self._library.timeline_evaluate(*pointers, self._to_memory, self._words, self._to_answer)
-            if status == _DONE:
-                break
-            if status == _REFUSED:
-                return None
-            self._take_memory(2 * self._words)
+        if not self._call(self._library.timeline_evaluate, pointers, self._to_answer):
+            return None
         needed_bytes = max(answer.floor_bytes, answer.scheduled_bytes)
         if needed_bytes > budget_bytes:
             return Outcome(answer.floor_bytes, needed_bytes, float('inf'), 0)
         return Outcome(answer.floor_bytes, needed_bytes, answer.seconds, answer.peak_bytes)
+
+    def _call(self, function: Callable[..., int], pointers: tuple[object, object], *answers: object) -> bool:
+        """Calls the library, with as much memory as it takes; whether it has an answer."""
+        while (status := function(*pointers, self._to_memory, self._words, *answers)) == _CHAINS_TOO_LONG:
+            self._take_memory(2 * self._words)
+        return status == _DONE
 
     def _take_memory(self, beside_words: int) -> None:
         self._words = self._library.timeline_words(self._pointers[0]) + beside_words
@@ -239,6 +263,7 @@ def _library() -> ctypes.CDLL | str:
     library.timeline_words.restype = _INT
     library.timeline_words.argtypes = library.timeline_check.argtypes = (_POINTER,)
     library.timeline_evaluate.argtypes = (_POINTER, _POINTER, _POINTER, _INT, _POINTER)
+    library.timeline_needs.argtypes = (_POINTER, _POINTER, _POINTER, _INT, _POINTER, _POINTER, _POINTER)
     return library
 
 

@@ -4,8 +4,9 @@ from collections import Counter
 
 import pytest
 
-from chainer_ooc.classify.policies import POLICIES
+from chainer_ooc.classify.policies import POLICIES, auto
 from chainer_ooc.errors import InfeasibleBudgetError
+from chainer_ooc.plans import making
 from chainer_ooc.plans.making import make_plan, plan_within
 from chainer_ooc.problem import Verdict
 from chainer_ooc.schedule import schedule
@@ -124,12 +125,26 @@ def test_a_decision_takes_few_evaluations(resnet, monkeypatch):
     assert 2 < len(calls) <= 8
 
 
-def test_a_decision_leaves_pythons_lock_to_the_training(resnet, monkeypatch):
+@pytest.mark.parametrize('name', ['superneurons', 'tensor-cache'])
+def test_a_decision_leaves_pythons_lock_to_the_training(resnet, monkeypatch, name):
     """Beside a training of 1,000 calls it took 8 seconds of Python code, in which each call waited for the lock."""
     if evaluator_of(resnet.problem(40_000)) is None:
         pytest.skip('there was no C compiler')
     monkeypatch.setattr(schedule, 'find_chains', lambda *given: pytest.fail('chains are looked for in Python'))
-    assert Verdict.RECOMPUTE in POLICY.decide(resnet.problem(40_000)).verdicts
+    assert Verdict.RECOMPUTE in POLICIES[name].decide(resnet.problem(40_000)).verdicts
+
+
+@pytest.mark.parametrize('name', ['superneurons', 'tensor-cache', 'pooch', 'auto'])
+def test_a_refusal_lays_out_what_it_names_alone(resnet, monkeypatch, name):
+    """Of 400 calls it took 10 to 15 seconds, in which chains were looked for in Python."""
+    if evaluator_of(resnet.problem(40_000)) is None:
+        pytest.skip('there was no C compiler')
+    laid_out = []
+    monkeypatch.setattr(making, 'lay_out', lambda *given: laid_out.append(given) or schedule.lay_out(*given))
+    monkeypatch.setattr(auto, 'anneal', lambda found: pytest.fail('a floor is searched for'))
+    with pytest.raises(InfeasibleBudgetError):
+        plan_within(POLICIES[name], resnet.problem(1))
+    assert len(laid_out) == 1
 
 
 def test_training_takes_every_budget_above_one_that_was_named(resnet):

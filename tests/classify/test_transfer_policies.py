@@ -246,7 +246,7 @@ def test_what_backward_never_reads_leaves_under_capacity():
 def test_capacity_tries_one_map_more_or_less_at_a_time_only_at_the_end(monkeypatch):
     from chainer_ooc.classify.policies import capacity
     tried = []
-    monkeypatch.setattr(capacity, 'lay_out', lambda *given, real=capacity.lay_out: tried.append(given) or real(*given))
+    monkeypatch.setattr(capacity, 'evaluate', lambda *given: tried.append(given) or evaluate(*given))
     found = chain([10] * 300, 1500)
     assert kept('capacity', found) == set(range(150, 300))
     assert len(tried) <= 10

@@ -91,6 +91,23 @@ def test_c_gives_what_python_gives(given, has_little_memory):
 
 
 @needs_library
+@examples(300)
+@given(evaluations(), st.booleans())
+def test_c_needs_what_python_needs(given, has_little_memory):
+    problem, decision = given
+    evaluator = evaluator_of(problem)
+    if has_little_memory:
+        evaluator._take_memory(0)
+    found = evaluator.needs(decision, problem.budget_bytes)
+    try:
+        expected = search.needs_in_python(problem, decision)
+    except FAILURES:
+        assert found is None
+    else:
+        assert [each.tolist() for each in found] == [each.tolist() for each in expected]
+
+
+@needs_library
 @examples(200)
 @given(evaluations(), st.data())
 def test_a_map_without_bytes_is_one_that_has_none(given, data):

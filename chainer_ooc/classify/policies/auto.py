@@ -62,4 +62,4 @@ def decide(problem: Problem) -> Decision:
 
 
 POLICY = Policy('auto', 'the fastest plan of all the others, made faster by simulated annealing', decide,
-                searches=True, takes_long=True)
+                searches=True, takes_long=True, floors_of=pooch.POLICY)

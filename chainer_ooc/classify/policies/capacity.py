@@ -16,9 +16,8 @@ last the younger stays first, and what backward never reads always leaves.
 from collections.abc import Callable
 
 from chainer_ooc.classify.policies.policy import Policy
-from chainer_ooc.classify.search import largest_fitting
+from chainer_ooc.classify.search import evaluate, largest_fitting
 from chainer_ooc.problem import EARLY, Decision, Problem, Verdict, changed, everything, from_the_output
-from chainer_ooc.schedule.schedule import lay_out
 
 
 def decide(problem: Problem) -> Decision:
@@ -38,8 +37,7 @@ def keep_what_fits(problem: Problem, decision_of: Callable[[tuple[Verdict, ...]]
     def keeping(count: int) -> Decision:
         return decision_of(changed(swapped, latest_first[:count], Verdict.KEEP))
 
-    return keeping(largest_fitting(0, len(latest_first) + 1, lambda count: (
-        lay_out(problem, keeping(count)).fits(problem.budget_bytes))))
+    return keeping(largest_fitting(0, len(latest_first) + 1, lambda count: evaluate(problem, keeping(count)).fits))
 
 
 POLICY = Policy(

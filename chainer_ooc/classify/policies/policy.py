@@ -19,6 +19,7 @@ class Policy:
             does not fit.
         searches: the time limit of a problem may cut `decide` short, which then gives the best that it has found.
         takes_long: a training of a very large graph begins with another decision, made at once.
+        floors_of: the policy that has the same floors and finds them sooner, if there is one.
         may_need_more: of a larger budget its decision may need more than that, where it would do with a smaller one.
     """
 
@@ -28,3 +29,4 @@ class Policy:
     may_need_more: bool = False
     searches: bool = False
     takes_long: bool = False
+    floors_of: Policy | None = None

@@ -33,12 +33,13 @@ nothing. Left out: the choice of a convolution's algorithm by what memory is lef
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from chainer_ooc.classify.kinds import are_of, is_checkpoint, segment_starts, steps_of
 from chainer_ooc.classify.policies.policy import Policy
-from chainer_ooc.problem import Decision, Problem, Shared, Starts, Verdict, can_leave, can_recompute
-from chainer_ooc.schedule.chains import find_chains
-from chainer_ooc.schedule.schedule import demand_of
+from chainer_ooc.classify.search import needs
+from chainer_ooc.problem import Decision, Problem, Starts, Verdict, can_leave, can_recompute
+from chainer_ooc.simulate.compiled import Needs
 from chainer_ooc.trace import FeatureMap, Trace
 
 COST_AWARE, SPEED_CENTRIC, MEMORY_CENTRIC = RECOMPUTATIONS = 'cost-aware', 'speed-centric', 'memory-centric'
@@ -77,8 +78,11 @@ class _Replay:
 
     def decision(self) -> Decision:
         """What was decided so far."""
-        verdicts = tuple(self.verdicts)
-        return Decision(verdicts, self._starts, dict(self.leaves), shares_chains=self._shares(verdicts))
+        decision = Decision(tuple(self.verdicts), self._starts, dict(self.leaves),
+                            shares_chains=self.recomputation != MEMORY_CENTRIC)
+        if self.recomputation != COST_AWARE or Verdict.RECOMPUTE not in decision.verdicts:
+            return decision
+        return replace(decision, shares_chains=self._cheap_segments(_made(needs(self.problem, decision))))
 
     def run(self) -> None:
         """Passes over all positions; one that stays too large stays for others to refuse."""
@@ -118,37 +122,33 @@ class _Replay:
 
     def _transfer_instead(self, position: int) -> bool:
         """Transfers what chains make at a step that does not fit, or made for later ones; whether there is any."""
-        made = [map_id for map_id, restored in self._restored
+        made = [map_id for map_id, restored in self._restored.items()
                 if restored <= position <= self.trace.maps[map_id].backward_uses[0]]
         for map_id in made:
             self.verdicts[map_id] = Verdict.SWAP
         return bool(made)
 
     def _lay_out(self) -> None:
-        chains, _, self.need = demand_of(self.problem, self.decision())
-        self._restored = [(map_id, position) for map_id, position in enumerate(chains.restored) if position >= 0]
-        end = self.trace.positions
-        self.first_use = [uses[0] if uses else end for uses in chains.uses]
+        found = needs(self.problem, self.decision())
+        self.need, self._restored, end = found.need, _made(found), self.trace.positions
+        self.first_use = [end if use < 0 else use for use in found.first_use.tolist()]
 
-    def _shares(self, verdicts: tuple[Verdict, ...]) -> Shared:
-        if self.recomputation != COST_AWARE or Verdict.RECOMPUTE not in verdicts:
-            return self.recomputation != MEMORY_CENTRIC
-        return _cheap_segments(self.trace, verdicts, self._largest_layer_bytes)
-
-
-def _cheap_segments(trace: Trace, verdicts: tuple[Verdict, ...], largest_bytes: int) -> frozenset[int]:
-    """The maps of the segments that keep within what the largest single layer needs."""
-    chains = find_chains(trace, verdicts)
-    segments: dict[int, set[int]] = {}
-    for map_id, position in enumerate(chains.restored):
-        if position >= 0:
+    def _cheap_segments(self, made: dict[int, int]) -> frozenset[int]:
+        """The maps of the segments that keep within what the largest single layer needs."""
+        segments: dict[int, set[int]] = {}
+        for map_id, position in made.items():
             segments.setdefault(position, set()).add(map_id)
-    shared: set[int] = set()
-    for position, made in segments.items():
-        step = trace.steps[position - trace.backward_start]
-        if _bytes_of(trace, made | set(step.maps)) + step.peak_bytes <= largest_bytes:
-            shared |= made
-    return frozenset(shared)
+        shared: set[int] = set()
+        for position, maps in segments.items():
+            step = self.trace.steps[position - self.trace.backward_start]
+            if _bytes_of(self.trace, maps | set(step.maps)) + step.peak_bytes <= self._largest_layer_bytes:
+                shared |= maps
+        return frozenset(shared)
+
+
+def _made(found: Needs) -> dict[int, int]:
+    """The maps that chains make again to stay, and before which position."""
+    return {map_id: position for map_id, position in enumerate(found.restored.tolist()) if position >= 0}
 
 
 def _largest_layer_bytes(trace: Trace) -> int:

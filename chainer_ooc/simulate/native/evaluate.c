@@ -108,18 +108,42 @@ static int is_sound(Run *run) {
     return 1;
 }
 
-/* Evaluates a decision in `words` numbers of memory: DONE, or why not. */
-int timeline_evaluate(const Problem *problem, const Decision *decision, Int *memory, Int words, Answer *answer) {
-    Run run = {.problem = problem, .decision = decision, .again_capacity = words - timeline_words(problem)};
-    if (run.again_capacity < 0)
+/* Makes a run ready, in `words` numbers of memory: DONE, or why not. */
+static int begin(Run *run, Int *memory, Int words) {
+    run->again_capacity = words - timeline_words(run->problem);
+    if (run->again_capacity < 0)
         return CHAINS_TOO_LONG;
     ALLOW(memory, words);
-    divide(&run, memory);
-    if (!is_sound(&run))
-        return REFUSED;
-    int status = timeline_lay_out(&run, answer);
+    divide(run, memory);
+    return is_sound(run) ? DONE : REFUSED;
+}
+
+/* Evaluates a decision in `words` numbers of memory: DONE, or why not. */
+int timeline_evaluate(const Problem *problem, const Decision *decision, Int *memory, Int words, Answer *answer) {
+    Run run = {.problem = problem, .decision = decision};
+    int status = begin(&run, memory, words);
+    if (status == DONE)
+        status = timeline_lay_out(&run, answer);
     if (status == DONE && most(answer->floor_bytes, answer->scheduled_bytes) <= decision->budget_bytes)
         timeline_simulate(&run, answer);
+    ALLOW(memory, words);
+    return status;
+}
+
+/* The same for what a decision needs at each position, where each map is read first in backward, by chains as well, and
+   before which position a chain makes it again; -1 for none. */
+int timeline_needs(const Problem *problem, const Decision *decision, Int *memory, Int words, Int *need, Int *first_use,
+                   Int *restored) {
+    Run run = {.problem = problem, .decision = decision};
+    Answer answer;
+    int status = begin(&run, memory, words);
+    if (status == DONE)
+        status = timeline_demand(&run, &answer);
+    if (status == DONE) {
+        memcpy(need, run.need, problem->positions * sizeof(Int));
+        memcpy(first_use, run.first_use, problem->maps * sizeof(Int));
+        memcpy(restored, run.restored, problem->maps * sizeof(Int));
+    }
     ALLOW(memory, words);
     return status;
 }

@@ -274,7 +274,7 @@ static Int scheduled_bytes(Run *run) {
     return highest;
 }
 
-int timeline_lay_out(Run *run, Answer *answer) {
+int timeline_demand(Run *run, Answer *answer) {
     Int shares = run->decision->shares;
     for (run->shares = shares == SHARES_IF_IT_FITS ? SHARES_ALL : shares;; run->shares = SHARES_NOTHING) {
         int status = find_chains(run);
@@ -287,8 +287,14 @@ int timeline_lay_out(Run *run, Answer *answer) {
             answer->floor_bytes = most(answer->floor_bytes, run->need[position]);
         if (answer->floor_bytes <= run->decision->budget_bytes || shares != SHARES_IF_IT_FITS
             || run->shares == SHARES_NOTHING)
-            break;
+            return DONE;
     }
+}
+
+int timeline_lay_out(Run *run, Answer *answer) {
+    int status = timeline_demand(run, answer);
+    if (status != DONE)
+        return status;
     link_swapped(run);
     if (schedule_swap_ins(run) != DONE)
         return REFUSED;

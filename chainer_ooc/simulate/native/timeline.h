@@ -71,7 +71,8 @@ typedef struct {
 static inline Int most(Int one, Int other) { return other > one ? other : one; }
 
 #pragma GCC visibility push(hidden)
-/* schedule.c: what is needed where, and when swap-ins may start. DONE, or why not. */
+/* schedule.c: what is needed where; and when swap-ins may start too. DONE, or why not. */
+int timeline_demand(Run *run, Answer *answer);
 int timeline_lay_out(Run *run, Answer *answer);
 
 /* simulator.c: how long that takes. */
