@@ -72,3 +72,40 @@ def test_behind_a_limit_none_are_kept_between_iterations(policy, monkeypatch):
             kept.append(arena._library().arena_unused_bytes())
     assert kept == [0] * 5
     assert min(within[1:]) > 0
+
+
+@pytest.mark.parametrize('policy', ['keep', 'swap-all'])
+def test_behind_a_limit_none_are_kept_when_a_graph_dies_without_a_backward_pass(policy, monkeypatch):
+    """As that of an evaluation does. While its output lives it is an iteration, and the next call may be part of it."""
+    monkeypatch.setattr(limits, 'is_limited', lambda: True)
+    network = Network()
+    optimizer = chainer.optimizers.SGD(lr=1e-6).setup(network)
+    kept, within = [], []
+    with ooc(policy):
+        for _ in range(4):
+            network.cleargrads()
+            network(BATCH).backward()
+            optimizer.update()
+            value = network(BATCH)
+            np.empty(4 * MB, np.uint8)
+            within.append(arena._library().arena_unused_bytes())
+            del value
+            kept.append(arena._library().arena_unused_bytes())
+    assert kept == [0] * 4
+    assert min(within) > 0
+
+
+@pytest.mark.parametrize('policy', ['keep', 'swap-all'])
+def test_a_graph_of_which_the_first_calls_die_goes_on_with_what_is_kept(policy, monkeypatch):
+    monkeypatch.setattr(limits, 'is_limited', lambda: True)
+    network, kept, dead = Network(), [], []
+    with ooc(policy):
+        for _ in range(3):
+            dropped, other = network.first(BATCH), network.first(BATCH)
+            del dropped
+            np.empty(4 * MB, np.uint8)
+            kept.append(arena._library().arena_unused_bytes())
+            del other
+            dead.append(arena._library().arena_unused_bytes())
+    assert min(kept) > 0
+    assert dead == [0] * 3

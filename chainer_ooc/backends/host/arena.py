@@ -297,6 +297,7 @@ def _begin_anew(found: ctypes.PyDLL) -> None:
     """In a forked child: training is the parent's."""
     _asked.clear()
     _alone.clear()
+    _open.clear()
     _resting.clear()
     PENDING.clear()
     found.contained_by_none(1, 0)
