@@ -127,10 +127,10 @@ class _Decided:
     def __call__(self, budget_bytes: int) -> Evaluation:
         if budget_bytes not in self._known:
             problem = self._within(budget_bytes)
-            decision = self.policy.decide(problem)
-            self.may_need_more = self.policy.may_need_more or not decision.starts.checks_memory
-            self._known[budget_bytes] = evaluate(problem, decision)
-        return self._known[budget_bytes]
+            self._known[budget_bytes] = evaluate(problem, self.policy.decide(problem))
+        found = self._known[budget_bytes]
+        self.may_need_more = self.policy.may_need_more or not found.decision.starts.checks_memory
+        return found
 
     def lay_out(self, budget_bytes: int) -> Schedule:
         """Lays out what is decided with a budget."""

@@ -1,4 +1,5 @@
 """Arrays that the system refuses, behind a limit of it: who makes room, what serves them, and what stays for others."""
+import os
 import subprocess
 import sys
 import textwrap
@@ -367,6 +368,65 @@ def test_behind_a_limit_nothing_is_kept_between_iterations():
     for each in training, other:
         each.close()
     ''')
+
+
+@pytest.mark.parametrize('read', ["np.fromstring('1 ' * 3_000_000, sep=' ')", "np.fromfile(name, sep=' ')"])
+@pytest.mark.parametrize('room', [8, 80])
+def test_what_numpy_reads_from_text_without_pythons_lock_is_made_or_refused(read, room, tmp_path):
+    (tmp_path / 'numbers').write_text('1 ' * 3_000_000)
+    check(f'''
+    name = {str(tmp_path / 'numbers')!r}
+    pool.set_limited(True)
+    asked = []
+    def make_room(nbytes):
+        asked.append(nbytes)
+        return len(asked) < 3
+    pool.ask(make_room)
+    limit({room} * MB)
+    kept = np.ones(2 * MB, np.uint8)
+    del kept
+    try:
+        array = {read}
+    except MemoryError:
+        assert {room} == 8 and len(asked) == 3
+    else:
+        assert {room} == 80 and not asked and array.size == 3_000_000 and (array == 1).all()
+    ''')
+
+
+def test_pages_give_way_however_often_the_program_begins_and_ends_to_trace():
+    check('''
+    import tracemalloc
+    pool.ask(lambda nbytes: False)
+    limit(120 * MB)
+    for _ in range(12):
+        tracemalloc.start()
+        pool.set_limited(True)  # as training begins: above the tracer, and gone with it
+        kept = np.empty(90 * MB, np.uint8)
+        del kept
+        assert len(bytes(100 * MB)) == 100 * MB
+        tracemalloc.stop()
+    ''')
+
+
+@pytest.mark.parametrize('malloc', ['pymalloc', 'pymalloc_debug'])
+def test_arrays_that_outlive_pythons_modules_are_freed(malloc):
+    program = textwrap.dedent(BEGIN) + textwrap.dedent('''
+    import os
+    import sys
+    class Late:
+        def __init__(self):
+            self.zeros, self.write = np.zeros, os.write
+        def __del__(self):
+            array = self.zeros(1 << 20, 'B')
+            self.write(1, b'made')
+            del array
+            self.write(1, b' and freed')
+    sys.late = Late()
+    ''')
+    ended = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, check=False,
+                           env={**os.environ, 'PYTHONMALLOC': malloc})
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, 'made and freed', '')
 
 
 def test_without_a_limit_pages_stay_between_iterations():

@@ -26,7 +26,8 @@
    Where the system refuses all, training is asked to make room, as by the allocator of a GPU, and the request is tried
    again as long as it says that it has.
 
-   Callers hold Python's lock: NumPy, and arena.py by ctypes.PyDLL. So there is no other. */
+   Python's lock keeps the pool whole, there is no other. arena.py has it (ctypes.PyDLL), and so has NumPy, but where it
+   reads text: there the handler takes it. */
 
 #define _GNU_SOURCE
 #include "_arena.h"
@@ -588,7 +589,7 @@ static void *accept(void *block, size_t nbytes, uintptr_t end) {
     return NULL;
 }
 
-static void *handle_malloc(void *context, size_t nbytes) {
+static void *make(size_t nbytes) {
     size_t dirty;
     for (Tried tried = {0};;) {
         if (is_left(nbytes)) {
@@ -602,7 +603,7 @@ static void *handle_malloc(void *context, size_t nbytes) {
     }
 }
 
-static void *handle_calloc(void *context, size_t count, size_t size) {
+static void *make_zeros(size_t count, size_t size) {
     size_t nbytes, dirty;
     if (__builtin_mul_overflow(count, size, &nbytes))
         return NULL;
@@ -620,7 +621,7 @@ static void *handle_calloc(void *context, size_t count, size_t size) {
     }
 }
 
-static void handle_free(void *context, void *block, size_t nbytes) {
+static void destroy(void *block, size_t nbytes) {
     file_backed_freed((uintptr_t)block, nbytes);
     size_t index = index_of(block);
     if (index == used.count)
@@ -629,7 +630,7 @@ static void handle_free(void *context, void *block, size_t nbytes) {
         release(index);
 }
 
-static void *handle_realloc(void *context, void *block, size_t nbytes) {
+static void *resize(void *block, size_t nbytes) {
     size_t index = index_of(block), before = index < used.count ? used.items[index].nbytes : 0;
     if (!before) { /* it stays where it is from */
         size_t here = malloc_usable_size(block), more = nbytes > here ? nbytes - here : 0;
@@ -651,12 +652,52 @@ static void *handle_realloc(void *context, void *block, size_t nbytes) {
         if (extend(index, whole))
             return block;
     }
-    void *moved = handle_malloc(context, nbytes);
+    void *moved = make(nbytes);
     if (!moved)
         return NULL;
     memcpy(moved, block, before < nbytes ? before : nbytes);
-    handle_free(context, block, before);
+    destroy(block, before);
     return moved;
+}
+
+extern int PyGILState_Check(void), PyGILState_Ensure(void);
+extern void PyGILState_Release(int state);
+
+#define HAS_IT -1
+
+/* Takes Python's lock, if the caller does not have it. */
+static int take_lock(void) { return PyGILState_Check() ? HAS_IT : PyGILState_Ensure(); }
+
+static void give_lock(int state) {
+    if (state != HAS_IT)
+        PyGILState_Release(state);
+}
+
+static void *handle_malloc(void *context, size_t nbytes) {
+    int state = take_lock();
+    void *block = make(nbytes);
+    give_lock(state);
+    return block;
+}
+
+static void *handle_calloc(void *context, size_t count, size_t size) {
+    int state = take_lock();
+    void *block = make_zeros(count, size);
+    give_lock(state);
+    return block;
+}
+
+static void *handle_realloc(void *context, void *block, size_t nbytes) {
+    int state = take_lock();
+    void *resized = resize(block, nbytes);
+    give_lock(state);
+    return resized;
+}
+
+static void handle_free(void *context, void *block, size_t nbytes) {
+    int state = take_lock();
+    destroy(block, nbytes);
+    give_lock(state);
 }
 
 /* PyDataMem_Handler of NumPy's C API, version 1. */
@@ -669,6 +710,8 @@ typedef struct {
     void *(*realloc)(void *, void *, size_t);
     void (*free)(void *, void *, size_t);
 } Handler;
+
+const char arena_capsule_name[] = "mem_handler"; /* as NumPy wants it; its arrays may outlive Python's modules */
 
 Handler arena_handler = {"chainer_ooc", 1, NULL, handle_malloc, handle_calloc, handle_realloc, handle_free};
 

@@ -71,6 +71,8 @@ static int all_leave(size_t nbytes, int in_the_end) {
     return leave;
 }
 
+extern void *PyEval_SaveThread(void), PyEval_RestoreThread(void *thread);
+
 /* See _arena.h. */
 int contained(void) { return count && !computes; }
 
@@ -84,7 +86,9 @@ int container_leaves(size_t nbytes) { return !contained() || all_leave(nbytes, 0
 int container_waits(size_t nbytes) {
     if (!contained() || all_leave(nbytes, 0) || !all_leave(nbytes, 1))
         return 0;
+    void *thread = PyEval_SaveThread(); /* others go on: it takes as long as all that the machine has to write */
     sync();
+    PyEval_RestoreThread(thread);
     return 1;
 }
 
@@ -109,7 +113,7 @@ extern void *PyInterpreterState_Get(void), *PyInterpreterState_Main(void);
 
 #define MOST_TIMES 16
 
-static Allocator befores[MOST_TIMES]; /* what was there before each of ours */
+static Allocator befores[MOST_TIMES]; /* what was there before each of ours, each once */
 static int times, is_seen;
 
 /* Whether the pool keeps anything. Another interpreter may have another lock than the pool's, and than the groups'. */
@@ -162,10 +166,16 @@ static void pythons_free(void *context, void *block) {
 static void watch(int domain, void *allocate(size_t), void release(void *)) {
     is_seen = 0;
     release(allocate(1));
-    if (is_seen || times == MOST_TIMES)
+    if (is_seen)
         return;
-    Allocator *before = befores + times++;
-    PyMem_GetAllocator(domain, before);
+    Allocator now, *before = befores;
+    PyMem_GetAllocator(domain, &now);
+    while (before < befores + times && memcmp(before, &now, sizeof now))
+        before++;
+    if (before == befores + MOST_TIMES)
+        return;
+    if (before == befores + times)
+        befores[times++] = now;
     Allocator ours = {before, pythons_malloc, pythons_calloc, pythons_realloc, pythons_free};
     PyMem_SetAllocator(domain, &ours);
 }

@@ -45,7 +45,6 @@ from chainer_ooc.backends.owned import RoomMakers
 _SET_HANDLER, _GET_HANDLER = 304, 305  # in the table of NumPy's C API
 _LARGEST_PAGE_BYTES = 16 << 10
 _SLACK_BYTES = 256 << 10  # what is not worth a call of the system: blocks are whole grains, which no account knows
-_CAPSULE_NAME = b'mem_handler'  # as NumPy wants it; the capsule does not copy it
 
 #: Backends that are open: while there is one, freed pages are kept.
 _open: set[int] = set()
@@ -215,7 +214,7 @@ class _Handlers:
 
     def __init__(self) -> None:
         self.pointer_of = pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
-        pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+        pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_void_p)
         table = (ctypes.c_void_p * (_GET_HANDLER + 1)).from_address(pointer_of(_multiarray()._ARRAY_API, None))
         self.get: Callable[[], Any] = ctypes.PYFUNCTYPE(ctypes.py_object)(table[_GET_HANDLER] or 0)
         self.set: Callable[[Any], Any] = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(table[_SET_HANDLER] or 0)
@@ -233,7 +232,7 @@ def watch_numpys_own() -> None:
     handlers = _handlers()
     before = handlers.set_default(None)
     try:
-        address = handlers.pointer_of(handlers.get(), _CAPSULE_NAME)
+        address = handlers.pointer_of(handlers.get(), _capsule_name())
     finally:
         handlers.set(before)
     library().arena_watch.argtypes = (ctypes.c_void_p,)
@@ -253,8 +252,13 @@ def _multiarray() -> Any:
 @functools.cache
 def _ours() -> Any:
     make = ctypes.pythonapi.PyCapsule_New
-    make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
-    return make(ctypes.addressof(ctypes.c_char.in_dll(library(), 'arena_handler')), _CAPSULE_NAME, None)
+    make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+    return make(ctypes.addressof(ctypes.c_char.in_dll(library(), 'arena_handler')), _capsule_name(), None)
+
+
+def _capsule_name() -> int:
+    """Where it stands: a capsule keeps the address alone, and lives longer than this module."""
+    return ctypes.addressof(ctypes.c_char.in_dll(library(), 'arena_capsule_name'))
 
 
 def _make_room(nbytes: int) -> bool:
