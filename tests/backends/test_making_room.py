@@ -7,38 +7,10 @@ import textwrap
 import pytest
 
 from chainer_ooc.backends.host import arena
+from support.pool_programs import BEGIN, check
 
 pytestmark = [
     pytest.mark.usefixtures('no_gap'), pytest.mark.skipif(arena.available() is not None, reason=str(arena.available()))]
-
-BEGIN = '''
-    import contextlib
-    import ctypes
-    import resource
-    import numpy as np
-    from chainer_ooc.backends.host import arena, heap
-    from chainer_ooc.backends.host.arena import Arena, _library
-    from chainer_ooc.backends.host.guard import Guard, data_bytes
-    from chainer_ooc.backends.host.headroom import Headroom
-
-    MB = 1 << 20
-
-    def limit(nbytes):
-        soft = data_bytes() + nbytes
-        resource.setrlimit(resource.RLIMIT_DATA, (soft, soft))
-
-    pool = Arena()
-    _library().arena_set_gap(0)
-    pool.begin()
-    np.zeros(MB, np.uint8)
-'''
-
-
-def check(program):
-    """Runs a program in a process of its own."""
-    program = textwrap.dedent(BEGIN) + textwrap.dedent(program)
-    ended = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stderr) == (0, '')
 
 
 @pytest.mark.parametrize('make', ['np.full(8 * MB, 5, np.uint8)', 'np.zeros(8 * MB, np.uint8) + np.uint8(5)',
@@ -92,7 +64,7 @@ def test_who_asked_before_is_asked_again_when_the_last_has_closed():
     check('''
     from chainer_ooc.backends.host import HostBackend, limits
     training, profile, asked, limited = HostBackend(), HostBackend(), [], []
-    Arena.set_limited = lambda self, yes: limited.append(yes)
+    Arena.set_limited = lambda self, yes, offers: limited.append(yes and not offers)
     limit(40 * MB)
     assert limits.is_limited()
     for each, name in (training, 'training'), (profile, 'profile'):

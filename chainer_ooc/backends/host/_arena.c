@@ -23,6 +23,10 @@
    A container refuses nothing: its kernel ends the process when pages are touched. So where there is one it is asked
    whether fresh pages may be had (_contained.c), and they are touched at once: what was granted counts then.
 
+   Between iterations a container has all that is free: it is offered to the kernel (MADV_FREE), which takes it for whoever
+   lacks memory and asks nobody, such as a C library or a child process. What it has taken is found by mincore before it
+   is used, and is no free page any more.
+
    Where the system refuses all, training is asked to make room, as by the allocator of a GPU, and the request is tried
    again as long as it says that it has.
 
@@ -50,6 +54,7 @@
 #define LEAST_MOVED_BYTES ((size_t)128 << 10)
 #define MOST_PIECES 4096 /* of all pages */
 #define MOST_AREAS 32768 /* half of the mappings that Linux allows by default */
+#define MOST_PAGES 4096 /* that are looked at together */
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
@@ -77,7 +82,7 @@ static size_t most_from_heap, free_in_heap;
 static Ranges used, unused, edges;
 static Ranges empty; /* starts of blocks that have no pages, or few */
 static size_t unused_bytes, used_bytes, fresh_bytes;
-static int keeps = 1;
+static int keeps = 1, offers;
 
 /* What a block has behind its last byte, at least; see layout.py. */
 static size_t gap_bytes;
@@ -243,6 +248,66 @@ static void keep_at_most(size_t nbytes) {
         give_excess(index, nbytes);
 }
 
+/* --- free pages that are offered ---------------------------------------------------------------------------------- */
+
+/* 0 if the system does not know of offers. */
+static int offer(uintptr_t start, size_t nbytes) { return !madvise((void *)start, nbytes, MADV_FREE); }
+
+/* Offers what is free, or gives it back. */
+static void offer_all(void) {
+    for (size_t index = unused.count; index--;) {
+        Range range = unused.items[index];
+        if (!offer(range.start, range.nbytes))
+            give_back(index, range.nbytes);
+    }
+}
+
+/* Whether the system has taken none of these pages; no Python runs between this and their use. */
+static int is_resident(uintptr_t start, size_t nbytes) {
+    static unsigned char pages[MOST_PAGES];
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), most = MOST_PAGES * page;
+    for (size_t done = 0; done < nbytes; done += most) {
+        size_t part = nbytes - done < most ? nbytes - done : most, count = (part + page - 1) / page;
+        if (mincore((void *)(start + done), part, pages))
+            return 0;
+        for (size_t each = 0; each < count; each++)
+            if (!(pages[each] & 1))
+                return 0;
+    }
+    return 1;
+}
+
+/* Gives back each free range of which the system has taken pages. */
+static void drop_taken(void) {
+    for (size_t index = unused.count; offers && index--;)
+        if (!is_resident(unused.items[index].start, unused.items[index].nbytes))
+            give_back(index, unused.items[index].nbytes);
+}
+
+/* The same for what a block of so many bytes would be made of. */
+static void drop_taken_for(size_t nbytes) {
+    for (size_t index; offers && (index = best(nbytes)) < unused.count;) {
+        if (unused.items[index].nbytes < nbytes) {
+            drop_taken();
+            return;
+        }
+        if (is_resident(unused.items[index].start, nbytes) || !give_back(index, unused.items[index].nbytes))
+            return;
+    }
+}
+
+/* Whether what is free is the system's to take, from now on, or the next arrays' alone. */
+static void set_offers(int yes) {
+    if (yes)
+        offer_all();
+    else {
+        drop_taken();
+        for (size_t index = 0; offers && index < unused.count; index++)
+            madvise((void *)unused.items[index].start, unused.items[index].nbytes, MADV_POPULATE_WRITE);
+    }
+    offers = yes;
+}
+
 /* --- blocks ------------------------------------------------------------------------------------------------------- */
 
 /* Addresses without pages, at a huge page's start if there are whole ones. */
@@ -374,15 +439,7 @@ static size_t index_of(const void *block) {
     return index < used.count && used.items[index].start == (uintptr_t)block ? index : used.count;
 }
 
-/* Has pages of a block be free. */
-static void discard(uintptr_t start, size_t nbytes) {
-    used_bytes -= nbytes;
-    size_t index = put(start, nbytes);
-    if (!keeps)
-        give_back(index, unused.items[index].nbytes);
-}
-
-/* Has a block be free that has no pages: they would count as kept, and have to be asked for all the same. */
+/* Gives pages of a block back to the system; 0 if it refuses. */
 static int leave(uintptr_t start, size_t nbytes) {
     if (!reserve(&edges, 2) || !may_leave(start, nbytes) || munmap((void *)start, nbytes))
         return 0;
@@ -391,6 +448,16 @@ static int leave(uintptr_t start, size_t nbytes) {
     forget_edges_inside(start, start + nbytes);
     note_edge(start), note_edge(start + nbytes);
     return 1;
+}
+
+/* Has pages of a block be free. */
+static void discard(uintptr_t start, size_t nbytes) {
+    if (offers && !offer(start, nbytes) && leave(start, nbytes))
+        return;
+    used_bytes -= nbytes;
+    size_t index = put(start, nbytes);
+    if (!keeps)
+        give_back(index, unused.items[index].nbytes);
 }
 
 /* See _arena.h. Without memory for the note it is kept as others are. */
@@ -411,6 +478,7 @@ static int was_empty(uintptr_t start) {
     return 1;
 }
 
+/* One that has no pages leaves: they would count as kept, and have to be asked for all the same. */
 static void release(size_t index) {
     Range block = used.items[index];
     remove_at(&used, index);
@@ -433,7 +501,8 @@ static int extend(size_t index, size_t whole) {
     Range *block = used.items + index;
     uintptr_t end = block->start + block->nbytes;
     size_t more = whole - block->nbytes, behind = first_from(&unused, end);
-    if (behind == unused.count || unused.items[behind].start != end || unused.items[behind].nbytes < more)
+    if (behind == unused.count || unused.items[behind].start != end || unused.items[behind].nbytes < more
+        || (offers && !is_resident(end, more)))
         return 0;
     take(behind, more);
     block->nbytes = whole;
@@ -548,6 +617,8 @@ static int make_room(size_t nbytes) {
 /* Whether a container leaves what an array takes beyond free pages. */
 static int is_left(size_t nbytes) {
     size_t whole = block_bytes(nbytes);
+    if (nbytes >= LEAST_BYTES)
+        drop_taken_for(whole);
     return nbytes < LEAST_BYTES || whole <= unused_bytes || container_leaves(whole - unused_bytes);
 }
 
@@ -730,7 +801,10 @@ void arena_watch(Handler *numpys) {
 
 /* --- what arena.py calls ------------------------------------------------------------------------------------------- */
 
-size_t arena_unused_bytes(void) { return unused_bytes; }
+size_t arena_unused_bytes(void) {
+    drop_taken();
+    return unused_bytes;
+}
 
 size_t arena_used_bytes(void) { return used_bytes; }
 
@@ -747,6 +821,9 @@ void arena_ask(PyObject *function, PyObject *dict, PyObject *then) {
     makes_room = function, raised = dict, raises = then;
     Py_IncRef(function), Py_IncRef(dict), Py_IncRef(then);
 }
+
+/* Whether free pages are offered to the system. */
+void arena_offer(int yes) { set_offers(yes); }
 
 /* Whether freed pages are kept. */
 void arena_keep(int yes) {

@@ -8,16 +8,17 @@
 #include "_arena.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #define MOST_GROUPS 16
-#define MOST_FIELDS 4
+#define MOST_FIELDS 6
 #define MOST_TEXT ((size_t)16 << 10)
 
 typedef struct {
-    char *used, *stat, *fields[MOST_FIELDS]; /* clean and dirty cache; dirty, being written */
+    char *used, *stat, *fields[MOST_FIELDS]; /* clean and dirty cache; dirty, being written; all cache, tmpfs */
     long long limit;
 } Group;
 
@@ -41,13 +42,13 @@ static long long used_now(const Group *group) {
     return strtoll(text, NULL, 10);
 }
 
-/* A field of memory.stat, which has a line for each. */
-static long long field(const char *text, const char *name) {
+/* A field of memory.stat, which has a line for each; `missing` if it has none. */
+static long long field(const char *text, const char *name, long long missing) {
     size_t length = strlen(name);
     for (const char *found = text; (found = strstr(found, name)); found += length)
         if ((found == text || found[-1] == '\n') && found[length] == ' ')
             return strtoll(found + length, NULL, 10);
-    return 0;
+    return missing;
 }
 
 /* What is left when that part of the page cache is taken back which needs no disk, if that is not enough without; with
@@ -58,8 +59,10 @@ static long long left(const Group *group, long long enough, int in_the_end) {
         return unused;
     char text[MOST_TEXT];
     read_into(text, sizeof text, group->stat);
-    long long cache = field(text, group->fields[0]) + field(text, group->fields[1]);
-    return unused + cache - (in_the_end ? 0 : field(text, group->fields[2]) + field(text, group->fields[3]));
+    long long cache = field(text, group->fields[0], 0) + field(text, group->fields[1], 0);
+    long long all = field(text, group->fields[4], LLONG_MAX) - field(text, group->fields[5], 0);
+    cache = cache < all ? cache : all; /* see groups.py */
+    return unused + cache - (in_the_end ? 0 : field(text, group->fields[2], 0) + field(text, group->fields[3], 0));
 }
 
 static int all_leave(size_t nbytes, int in_the_end) {

@@ -4,7 +4,8 @@ What NumPy frees, the C library gives back to the system if it is large, and the
 again for the next array: a quarter of an iteration of ResNet50. Kept in the C library's heap, arrays of different sizes
 leave holes between each other. Here free pages are moved together (mremap) where no gap is large enough, which clears
 nothing. So all free pages serve every array, and the pool holds no more than the most that was in use at once.
-`keep_at_most` gives them back; where memory is limited none is kept between iterations (`rest`).
+`keep_at_most` gives them back. Where memory is limited all can be had by others between iterations (`rest`): in a
+container the kernel takes them when it lacks some (MADV_FREE), behind a limit of the process they go back.
 
     NumPy: empty(n)  ->  handler (NEP 49, in C: _arena.c)  ->  free pages, and fresh ones for what they lack
 
@@ -18,8 +19,7 @@ of libraries), so that this comes in the midst of computations.
 It has to be C: an array may be freed while an exception is on its way, when no code of Python can run. Where there was
 no compiler as the package was built, `available` says so, and `block_pool` keeps the blocks of swap-ins alone.
 
-Left out: handing free pages to the system on its demand (MADV_FREE), systems without mremap, pages of over 16 KiB,
-Python without its lock.
+Left out: systems without mremap, pages of over 16 KiB, Python without its lock.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _SLACK_BYTES = 256 << 10  # what is not worth a call of the system: blocks are w
 #: Backends that are open: while there is one, freed pages are kept.
 _open: set[int] = set()
 
-#: Of these, those that are between two iterations, where a limit is in force: for them none is.
+#: Of these, those that are between two iterations, where a limit is in force: for them none is, or it is offered.
 _resting: set[int] = set()
 
 #: Who makes room for a thread's arrays.
@@ -99,7 +99,7 @@ class Arena:
     serves_all = True
 
     def __init__(self) -> None:
-        self._is_limited = False
+        self._is_limited = self._offers = False
         self._library = library()
         self.nbytes: Callable[[], int] = self._library.arena_unused_bytes
 
@@ -158,27 +158,37 @@ class Arena:
             if before is not None:
                 _handlers().set(before)
 
-    def set_limited(self, yes: bool) -> None:
+    def set_limited(self, yes: bool, offers: bool = False) -> None:
         """Sets whether a limit of the system is in force, which counts what the C library holds free.
 
         Then that serves arrays before fresh pages do, arrays leave something for what is no array, and free pages give
-        way to objects of Python's that are refused.
+        way to objects of Python's that are refused. With `offers` the limit is that of pages, which the kernel takes.
         """
-        self._is_limited = yes
+        self._is_limited, self._offers = yes, offers
         self._library.arena_set_limited(yes)
         self._go_on()
         if yes:
             self._library.contained_watch_objects()
 
     def rest(self) -> None:
-        """Has freed pages go back at once until the next iteration (`set_limited`), where a limit is in force."""
+        """Has others have the freed pages until the next iteration (`set_limited`), where a limit is in force.
+
+        They go back at once, or stay where the kernel can take them.
+        """
         if self._is_limited:
             _resting.add(id(self))
-            self._library.arena_keep(bool(_open - _resting))
+            self._set_keeping()
 
     def _go_on(self) -> None:
         _resting.discard(id(self))
-        self._library.arena_keep(bool(_open - _resting))
+        self._set_keeping()
+
+    def _set_keeping(self) -> None:
+        offers = self._offers and bool(_open) and _open <= _resting
+        if not (keeps := offers or bool(_open - _resting)):
+            self._library.arena_keep(False)
+        self._library.arena_offer(offers)
+        self._library.arena_keep(keeps)
 
     def contain(self, groups: Sequence[Group], ranks: int = 1, aside_bytes: int = 0) -> None:
         """Has the pool ask these before it takes fresh pages, for all arrays; and give way to Python's large objects.
@@ -192,8 +202,8 @@ class Arena:
         if groups:
             self._library.contained_watch_objects()
         for each in groups:
-            fields = (ctypes.c_char_p * 4)(*(name.encode() for name in (
-                *each.version.clean_and_dirty, *each.version.dirty)))
+            fields = (ctypes.c_char_p * 6)(*(name.encode() for name in (
+                *each.version.clean_and_dirty, *each.version.dirty, each.version.cache, each.version.fixed)))
             self._library.contained_by(ctypes.c_longlong(each.limit_bytes), os.fsencode(each.used_path),
                                        os.fsencode(each.stat_path), fields)
 
@@ -307,3 +317,4 @@ def _begin_anew(found: ctypes.PyDLL) -> None:
     found.contained_by_none(1, 0)
     found.contained_computes(0)
     found.arena_keep(0)
+    found.arena_offer(0)

@@ -105,7 +105,8 @@ class HostBackend(OwnedBackend):
         """Sets no limit, which is the system's; room is made for what that refuses."""
         self._blocks.ask(None if nbytes is None else on_out_of_memory)
         in_force = self._headroom.in_force()
-        self._blocks.set_limited(arena.is_asked() and (bool(in_force) or limits.is_limited()))
+        is_limited = limits.is_limited()
+        self._blocks.set_limited(arena.is_asked() and (bool(in_force) or is_limited), offers=not is_limited)
         self._blocks.contain(in_force, node().ranks, guard.ASIDE_BYTES)
 
     def rest(self) -> None:

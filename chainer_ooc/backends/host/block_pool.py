@@ -56,7 +56,7 @@ class BlockPool:
         """Nothing to do, in whatever thread."""
         return contextlib.nullcontext()
 
-    def set_limited(self, yes: bool) -> None:
+    def set_limited(self, yes: bool, offers: bool = False) -> None:
         """Sets whether a limit is in force; arrays come from the heap as it is."""
         self._is_limited = yes
 

@@ -13,7 +13,8 @@ end, for budgets, and what is left now, for the next allocation.
     limit                 memory.limit_in_bytes                         memory.max, memory.high
     usage                 memory.usage_in_bytes                         memory.current
     cache, tmpfs          total_cache, total_shmem                      file, shmem
-    clean and dirty       total_inactive_file + total_active_file       inactive_file + active_file
+    clean and dirty       total_inactive_file + total_active_file       inactive_file + active_file, no more than
+                          no more than cache without tmpfs              cache without tmpfs
     dirty, being written  total_dirty + total_writeback                 file_dirty + file_writeback
 
 An answer takes 8 us while the group has room that was never used, and 25 us afterwards.
@@ -88,6 +89,8 @@ class Group:
             return unused_bytes - dirty_bytes
         stat = self._stat()
         cache_bytes = sum(stat.get(name, 0) for name in self.version.clean_and_dirty)
+        if (all_bytes := stat.get(self.version.cache)) is not None:  # the lists have memory that was offered, too
+            cache_bytes = min(cache_bytes, all_bytes - stat.get(self.version.fixed, 0))
         busy_bytes = max(dirty_bytes, sum(stat.get(name, 0) for name in self.version.dirty))
         return unused_bytes + cache_bytes - busy_bytes
 
