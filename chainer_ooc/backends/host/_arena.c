@@ -296,14 +296,23 @@ static void drop_taken_for(size_t nbytes) {
     }
 }
 
+/* Writes to each of these pages, and so takes it back: none holds anything. */
+static void take_back(uintptr_t start, size_t nbytes) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    for (size_t done = 0; done < nbytes; done += page)
+        *(volatile unsigned char *)(start + done) = 0;
+}
+
 /* Whether what is free is the system's to take, from now on, or the next arrays' alone. */
 static void set_offers(int yes) {
     if (yes)
         offer_all();
-    else {
-        drop_taken();
-        for (size_t index = 0; offers && index < unused.count; index++)
-            madvise((void *)unused.items[index].start, unused.items[index].nbytes, MADV_POPULATE_WRITE);
+    for (size_t index = unused.count; offers && !yes && index--;) {
+        Range range = unused.items[index];
+        if (is_resident(range.start, range.nbytes))
+            take_back(range.start, range.nbytes);
+        else
+            give_back(index, range.nbytes);
     }
     offers = yes;
 }
