@@ -11,7 +11,6 @@ from chainer_ooc.execute.graphs.following import Following
 from chainer_ooc.execute.graphs.graph import Graph
 from chainer_ooc.execute.iteration.comparison import Calls, Comparison, gives
 from chainer_ooc.execute.memory.budget import LOOK_EVERY
-from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.other_threads import OtherThreads
 from chainer_ooc.execute.recording.parameters import Parameters
 from chainer_ooc.execute.recording.recorder import forms
@@ -28,9 +27,9 @@ class Quiet(Comparison):
         in_backward: a backward pass has begun.
     """
 
-    def __init__(self, parameters: Parameters, following: Following, memory: Residency):
-        super().__init__(parameters, Calls(following.token, memory.backend.rest))
-        self._following, self._has_room = following, memory.has_room
+    def __init__(self, parameters: Parameters, following: Following, has_room: Callable[[int], bool]):
+        super().__init__(parameters, Calls())
+        self._following, self._has_room = following, has_room
         self.in_backward = False
 
     @property
@@ -86,8 +85,8 @@ class Compared(Quiet):
         next_step: how many steps have run.
     """
 
-    def __init__(self, graph: Graph, parameters: Parameters, following: Following, memory: Residency):
-        super().__init__(parameters, following, memory)
+    def __init__(self, graph: Graph, parameters: Parameters, following: Following, has_room: Callable[[int], bool]):
+        super().__init__(parameters, following, has_room)
         self.next_step = 0
         self.graph = graph
 

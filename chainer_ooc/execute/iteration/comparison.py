@@ -6,10 +6,9 @@ which call, which batch, a known parameter), and inputs and outputs have the sam
 
 from __future__ import annotations
 
-import functools
 import itertools
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,37 +18,26 @@ from chainer_ooc.execute.recording.parameters import Parameters
 from chainer_ooc.execute.recording.recorder import forms
 from chainer_ooc.execute.recording.registration import name_of
 from chainer_ooc.execute.storage.slots import array_in_slot
-from chainer_ooc.execute.storage.storage import Token
 from chainer_ooc.trace import Call, Trace
 
 
 class Calls:
     """The functions of an iteration's calls; their graph alone keeps them alive.
 
-    An evaluation's graph dies without a backward pass, and no function says so. It does itself, by its first call.
-
-    Args:
-        token: of the iteration.
-        note_death: is called when all of them have died and the iteration is still in hand, in whatever thread.
-
     Attributes:
         functions: weak references to them, in order.
     """
 
-    def __init__(self, token: Token, note_death: Callable[[], None]) -> None:
+    def __init__(self) -> None:
         self.functions: list[weakref.ref[Any]] = []
         self._number_of: dict[int, int] = {}
         self._first = 0  # those before it are dead
-        self._token, self._note_death = token, note_death
-        self._watched: weakref.ref[Any] | None = None
 
     def add(self, function: Any) -> None:
         """Adds the function of the next call."""
         number = len(self.functions)
         self.functions.append(weakref.ref(function))  # first: an interrupt may come in between
         self._number_of[id(function)] = number
-        if self._watched is None:
-            self._watch(function)
 
     def number(self, function: Any) -> int:
         """The number of a function's call; -1 if it is none of these."""
@@ -76,26 +64,6 @@ class Calls:
             function = ref()
             if function is not None and function.inputs is not None:
                 yield number, function
-
-    def _watch(self, function: Any) -> None:
-        self._watched = weakref.ref(function, functools.partial(_look_for_others, weakref.ref(self)))
-
-    def look_for_others(self) -> None:
-        """The one that is watched has died: another one is, or all have."""
-        self._watched = None
-        if self.is_alive():
-            function = self.functions[self._first]()
-            if function is not None:
-                self._watch(function)
-        elif not self._token.has_ended:
-            self._note_death()
-
-
-def _look_for_others(calls_ref: weakref.ref[Calls], dead: weakref.ref[Any]) -> None:
-    """What a weak reference calls; without a cycle, which would keep the calls until Python's collector comes."""
-    calls = calls_ref()
-    if calls is not None:
-        calls.look_for_others()
 
 
 class Comparison:

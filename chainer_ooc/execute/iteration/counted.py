@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 from chainer_ooc.execute.graphs.following import Following
 from chainer_ooc.execute.graphs.once_only import ROOM_FOR_UNKNOWN, OnceOnly
 from chainer_ooc.execute.iteration.compared import Compared, Quiet
 from chainer_ooc.execute.memory.budget import LOOK_EVERY
-from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.other_threads import OtherThreads
 from chainer_ooc.execute.recording.parameters import Parameters
 from chainer_ooc.execute.recording.registration import makes_graphs
@@ -26,8 +25,8 @@ class Counted(Quiet):
     """
 
     def __init__(self, like: OnceOnly, beside_bytes: int, parameters: Parameters, following: Following,
-                 memory: Residency):
-        super().__init__(parameters, following, memory)
+                 has_room: Callable[[int], bool]):
+        super().__init__(parameters, following, has_room)
         following.follow_none()
         self._like, self._beside_bytes = like, beside_bytes
         self._granted_bytes = ROOM_FOR_UNKNOWN * like.most_bytes

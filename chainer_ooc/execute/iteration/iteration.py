@@ -68,9 +68,9 @@ class Iteration(Quietly):
         self._memory, self._parameters, self._meter = memory, parameters, meter
         self._unmoved: Unmoved | None = None
         self._coming_bytes = self._other_at_start_bytes = 0
+        self.writes, self._calls, self._read_again = Writes(), Calls(), ReadAgain()
         self.following = Following(graphs, settings, self.recorder, memory, meter.leaves_out)
         self.token = self.following.token
-        self.writes, self._read_again, self._calls = Writes(), ReadAgain(), Calls(self.token, memory.backend.rest)
         self.register = Register(memory, self.recorder, parameters, self.token, settings.min_bytes)
         self._liveness = Liveness(self.register.storages)
         self.room = Room(memory, parameters, self.register, meter, settings, self.following, end_quiet,

@@ -141,7 +141,7 @@ class QuietIterations:
                    and not self._other_threads.has_sessions())
         if (graph is not None and is_sure and graph.differences < MOST_DIFFERENCES
                 and not self._memory.is_relied_on()):
-            quiet = Compared(graph, self._parameters, following, self._memory)
+            quiet = Compared(graph, self._parameters, following, self._memory.has_room)
             alike = graph, *following.begun(1)
             if (all(map(following.stays, alike)) and quiet.is_next(function, inputs, graph)
                     and self._fits(max(each.trace.most_bytes for each in alike) + unaccounted_bytes)):
@@ -159,7 +159,7 @@ class QuietIterations:
         if (like is None or self._other_threads.has_sessions() or self._memory.is_relied_on()
                 or not self._fits(ROOM_FOR_UNKNOWN * like.most_bytes + unaccounted_bytes)):
             return None
-        return Counted(like, self._memory.beside_bytes, self._parameters, following, self._memory)
+        return Counted(like, self._memory.beside_bytes, self._parameters, following, self._memory.has_room)
 
     def _fits(self, nbytes: int) -> bool:
         """Whether so much fits, beside what the program may hold of iterations before."""
