@@ -84,11 +84,13 @@ def measure(network: str, arguments: argparse.Namespace) -> list[dict[str, Any]]
                     taken = timed(work)
                     if number:
                         times[way, name].append(taken)
-    return [{'network': ARCHITECTURES[network].title, 'batchsize': training.batchsize, 'way': way, **{
-        key: value for name in works for key, value in {
-            name: [each for each, _ in times[way, name]],
-            f'{name}_faults': int(statistics.median(faults for _, faults in times[way, name]))}.items()}}
-        for way in WAYS]
+    rows: list[dict[str, Any]] = []
+    for way in WAYS:
+        rows.append({'network': ARCHITECTURES[network].title, 'batchsize': training.batchsize, 'way': way})
+        for name in works:
+            seconds_of, faults_of = zip(*times[way, name], strict=True)
+            rows[-1] |= {name: seconds_of, f'{name}_faults': int(statistics.median(faults_of))}
+    return rows
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, int]:

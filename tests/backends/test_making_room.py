@@ -1,13 +1,10 @@
 """Arrays that the system refuses, behind a limit of it: who makes room, what serves them, and what stays for others."""
 import os
-import subprocess
-import sys
-import textwrap
 
 import pytest
 
 from chainer_ooc.backends.host import arena
-from support.pool_programs import BEGIN, check
+from support.pool_programs import check
 
 pytestmark = [
     pytest.mark.usefixtures('no_gap'), pytest.mark.skipif(arena.available() is not None, reason=str(arena.available()))]
@@ -383,7 +380,7 @@ def test_pages_give_way_however_often_the_program_begins_and_ends_to_trace():
 
 @pytest.mark.parametrize('malloc', ['pymalloc', 'pymalloc_debug'])
 def test_arrays_that_outlive_pythons_modules_are_freed(malloc):
-    program = textwrap.dedent(BEGIN) + textwrap.dedent('''
+    assert check('''
     import os
     import sys
     class Late:
@@ -395,10 +392,7 @@ def test_arrays_that_outlive_pythons_modules_are_freed(malloc):
             del array
             self.write(1, b' and freed')
     sys.late = Late()
-    ''')
-    ended = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, check=False,
-                           env={**os.environ, 'PYTHONMALLOC': malloc})
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, 'made and freed', '')
+    ''', env={**os.environ, 'PYTHONMALLOC': malloc}) == 'made and freed'
 
 
 def test_without_a_limit_pages_stay_between_iterations():

@@ -74,20 +74,27 @@ def in_python(problem, decision):
     return Outcome(schedule.floor_bytes, schedule.needed_bytes, *run(problem, schedule))
 
 
+def unless_it_fails(work, *given):
+    try:
+        return work(*given)
+    except FAILURES:
+        return None
+
+
+def packed(problem, has_little_memory):
+    evaluator = evaluator_of(problem)
+    if has_little_memory:
+        evaluator._take_memory(0)
+    return evaluator
+
+
 @needs_library
 @examples(500)
 @given(evaluations(), st.booleans())
 def test_c_gives_what_python_gives(given, has_little_memory):
     problem, decision = given
-    evaluator = evaluator_of(problem)
-    if has_little_memory:
-        evaluator._take_memory(0)
-    found = evaluator.evaluate(decision, problem.budget_bytes)
-    try:
-        expected = in_python(problem, decision)
-    except FAILURES:
-        expected = None
-    assert found == expected
+    found = packed(problem, has_little_memory).evaluate(decision, problem.budget_bytes)
+    assert found == unless_it_fails(in_python, problem, decision)
 
 
 @needs_library
@@ -95,16 +102,9 @@ def test_c_gives_what_python_gives(given, has_little_memory):
 @given(evaluations(), st.booleans())
 def test_c_needs_what_python_needs(given, has_little_memory):
     problem, decision = given
-    evaluator = evaluator_of(problem)
-    if has_little_memory:
-        evaluator._take_memory(0)
-    found = evaluator.needs(decision, problem.budget_bytes)
-    try:
-        expected = search.needs_in_python(problem, decision)
-    except FAILURES:
-        assert found is None
-    else:
-        assert [each.tolist() for each in found] == [each.tolist() for each in expected]
+    found = packed(problem, has_little_memory).needs(decision, problem.budget_bytes)
+    expected = unless_it_fails(search.needs_in_python, problem, decision)
+    assert [each.tolist() for each in found or ()] == [each.tolist() for each in expected or ()]
 
 
 @needs_library

@@ -27,8 +27,8 @@ BEGIN = '''
 
 
 def check(program, **options):
-    """Runs a program in a process of its own; `options` of `subprocess.run`."""
+    """Runs a program in a process of its own, with `options` of `subprocess.run`; gives what it writes."""
     program = textwrap.dedent(BEGIN) + textwrap.dedent(program)
-    ended = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, check=False,
-                           **options)
+    ended = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, check=False, **options)
     assert (ended.returncode, ended.stderr) == (0, '')
+    return ended.stdout

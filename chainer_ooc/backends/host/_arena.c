@@ -253,15 +253,6 @@ static void keep_at_most(size_t nbytes) {
 /* 0 if the system does not know of offers. */
 static int offer(uintptr_t start, size_t nbytes) { return !madvise((void *)start, nbytes, MADV_FREE); }
 
-/* Offers what is free, or gives it back. */
-static void offer_all(void) {
-    for (size_t index = unused.count; index--;) {
-        Range range = unused.items[index];
-        if (!offer(range.start, range.nbytes))
-            give_back(index, range.nbytes);
-    }
-}
-
 /* Whether the system has taken none of these pages; no Python runs between this and their use. */
 static int is_resident(uintptr_t start, size_t nbytes) {
     static unsigned char pages[MOST_PAGES];
@@ -296,25 +287,14 @@ static void drop_taken_for(size_t nbytes) {
     }
 }
 
-/* Writes to each of these pages, and so takes it back: none holds anything. */
-static void take_back(uintptr_t start, size_t nbytes) {
+/* Writes to each of these pages, as none holds anything, and so takes it back; 0 if the system has taken any. */
+static int take_back(uintptr_t start, size_t nbytes) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    if (!is_resident(start, nbytes))
+        return 0;
     for (size_t done = 0; done < nbytes; done += page)
         *(volatile unsigned char *)(start + done) = 0;
-}
-
-/* Whether what is free is the system's to take, from now on, or the next arrays' alone. */
-static void set_offers(int yes) {
-    if (yes)
-        offer_all();
-    for (size_t index = unused.count; offers && !yes && index--;) {
-        Range range = unused.items[index];
-        if (is_resident(range.start, range.nbytes))
-            take_back(range.start, range.nbytes);
-        else
-            give_back(index, range.nbytes);
-    }
-    offers = yes;
+    return 1;
 }
 
 /* --- blocks ------------------------------------------------------------------------------------------------------- */
@@ -831,8 +811,15 @@ void arena_ask(PyObject *function, PyObject *dict, PyObject *then) {
     Py_IncRef(function), Py_IncRef(dict), Py_IncRef(then);
 }
 
-/* Whether free pages are offered to the system. */
-void arena_offer(int yes) { set_offers(yes); }
+/* Whether free pages are offered to the system; those for which that fails go back. */
+void arena_offer(int yes) {
+    for (size_t index = unused.count; offers != yes && index--;) {
+        Range range = unused.items[index];
+        if (!(yes ? offer : take_back)(range.start, range.nbytes))
+            give_back(index, range.nbytes);
+    }
+    offers = yes;
+}
 
 /* Whether freed pages are kept. */
 void arena_keep(int yes) {
