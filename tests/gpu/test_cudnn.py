@@ -207,16 +207,17 @@ def test_second_derivatives_are_those_of_chainers_own_kernels():
         assert_close(found, second(), 1e-4)
 
 
-def normalize(shape=(16, 64, 14, 14), dtype='float32'):
+def normalize(shape=(16, 64, 14, 14), dtype='float32', layout=None):
     """Output, gradients and statistics of a batch normalization in training, and the function."""
     channels = shape[1]
     gamma, beta, mean, var = (draw(channels, 'float32', seed) for seed in range(4))
     var = abs(var)
     inputs = [chainer.Variable(array) for array in (draw(shape, dtype, 4) + 3, gamma, beta)]
-    y = F.batch_normalization(*inputs, running_mean=mean, running_var=var, decay=0.8)
+    y = F.batch_normalization(
+        inputs[0].as_layout(layout), *inputs[1:], running_mean=mean, running_var=var, decay=0.8)
+    function, y = y.creator, y.as_layout(None)
     y.grad = draw(shape, dtype, 5)
     y.backward()
-    function = y.creator
     return [y.array, *(v.grad for v in inputs), mean, var, function.mean, function.inv_std], function
 
 
@@ -263,6 +264,14 @@ def test_our_own_batch_normalization_has_the_same_bits_at_any_address(shape, dty
         return moved
 
     assert both_ways(shifted(x), shifted(gy)) == both_ways(x, gy)
+
+
+@pytest.mark.parametrize('workspace', ['1kB', '1GB'])
+def test_batch_normalization_with_channels_last_gives_the_same(workspace):
+    with chainer.using_config('ooc_workspace', workspace):
+        found, _ = normalize((8, 64, 56, 56), layout='CUDNN_CHANNEL_LAST_X')
+        expected, _ = normalize((8, 64, 56, 56))
+    assert_close(found, expected, 1e-4)
 
 
 def test_channels_last_gives_the_same():

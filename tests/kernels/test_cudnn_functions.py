@@ -183,6 +183,22 @@ def test_whoever_wants_no_cudnn_of_ours_gets_none(fake, monkeypatch, setting):
     assert fake.graphs == []
 
 
+@pytest.mark.parametrize('wanted', [convolution_2d, deconvolution_2d, 'gradient', 'gradient of another layout'])
+def test_channels_last_that_cudnn_refuses_end_with_advice(fake, wanted):
+    fake.engines.clear()
+    x, w = draw(2, 7, 7, 4), draw(4, 4, 3, 3)
+    if wanted is convolution_2d:
+        function, inputs = convolution_2d.Convolution2DFunction(), (x, w)
+    elif wanted is deconvolution_2d:
+        function, inputs = deconvolution_2d.Deconvolution2DFunction(), (x, w)
+    else:
+        function, inputs = convolution_2d.Convolution2DGradW(
+            convolution_2d.Convolution2DFunction(), w.shape, w.dtype, None), (x, draw(2, 5, 5, 4))
+    layouts = (LAST_X, LAST_X) if wanted == 'gradient' else (LAST_X, None)
+    with pytest.raises(RuntimeError, match=r'channels last of .*float32\[2, 7, 7, 4\].*compute_mode = None'):
+        on_a_gpu(function, *inputs, layouts=layouts)
+
+
 def test_a_refused_convolution_goes_chainers_way_and_is_asked_about_once(fake):
     fake.engines.clear()
     function = convolution_2d.Convolution2DFunction()
@@ -243,6 +259,25 @@ def test_batch_normalization_with_channels_last_is_the_same(fake):
     for one, other in zip(run(LAST_X), run(None), strict=True):
         assert_close(one, other)
     assert {tensor.stride[1] for graph in fake.built for tensor in graph.maps} == {1, 15}
+
+
+@pytest.mark.parametrize('use_cudnn', ['auto', 'never'])
+@pytest.mark.parametrize('shape', [(4, 6, 5, 3), (4, 6, 6, 6), (4, 5, 3, 7, 2)])
+def test_channels_last_that_cudnn_does_not_normalize_are_the_same(as_gpu, use_cudnn, shape):
+    as_gpu.engines.clear()
+    x, gy, gamma, beta = draw(*shape), draw(*shape, seed=1), draw(shape[1]), draw(shape[1], seed=1)
+
+    def run(layout):
+        given, mean, var = [chainer.Variable(each) for each in (x, gamma, beta)], draw(shape[1]), draw(shape[1]) ** 2
+        y, = batch_normalization.BatchNormalization(2e-5, mean, var).apply((given[0].as_layout(layout), *given[1:]))
+        assert y.layout == layout
+        y = y.as_layout(None)
+        F.sum(y * gy).backward()
+        return [y.array, *(each.grad for each in given), mean, var]
+
+    with chainer.using_config('use_cudnn', use_cudnn):
+        for one, other in zip(run(LAST_X), run(None), strict=True):
+            np.testing.assert_array_equal(one, other)
 
 
 def test_running_statistics_count_the_population_and_weigh_by_decay(as_gpu):

@@ -35,7 +35,7 @@ def convolution_2d_grad_w(function: Any, x: Any, gy: Any) -> Arrays | None:
     """Convolution2DGradW on a GPU."""
     x_layout, gy_layout = function.input_layouts
     if x_layout != gy_layout:
-        return None
+        return _leave((x_layout, gy_layout), x, gy)
     return _grad_w(function, x, gy, function.W_shape, _windows_2d(function), (x_layout, function.w_layout))
 
 
@@ -60,7 +60,7 @@ def deconvolution_nd(function: Any, x: Any, w: Any, b: Any) -> Arrays | None:
 def _convolution(function: Any, x: Any, w: Any, b: Any, windows: Any, layouts: Any) -> Arrays | None:
     serving = None if function.cover_all else _serving(x, w)
     if serving is None:
-        return None
+        return _leave(layouts, x, w)
     shape = _convolved(x.shape, w.shape, windows, layouts)
     if shape is None:
         return None  # Chainer's own way says what is wrong
@@ -71,7 +71,7 @@ def _convolution(function: Any, x: Any, w: Any, b: Any, windows: Any, layouts: A
 def _grad_w(function: Any, x: Any, gy: Any, w_shape: Any, windows: Any, layouts: Any) -> Arrays | None:
     serving = None if function.cover_all or x.dtype != function.W_dtype else _serving(x, gy)
     if serving is None:
-        return None
+        return _leave(layouts, x, gy)
     gw = serving[0].empty(_raw(w_shape, layouts[1]), x.dtype)
     return _done(facade.convolution_backward_filter, serving, function, layouts, (x, gy, gw, *windows), gw)
 
@@ -79,7 +79,7 @@ def _grad_w(function: Any, x: Any, gy: Any, w_shape: Any, windows: Any, layouts:
 def _deconvolution(function: Any, x: Any, w: Any, b: Any, outs: Any, windows: Any, layouts: Any) -> Arrays | None:
     serving = None if function.cover_all else _serving(x, w)
     if serving is None:
-        return None
+        return _leave(layouts, x, w)
     y = serving[0].empty(_deconvolved(x.shape, w.shape, outs, function.groups, layouts), x.dtype)
     return _done(facade.convolution_backward_data, serving, function, layouts, (w, x, b, y, *windows), y, declares=True)
 
@@ -89,10 +89,25 @@ def _done(call: Any, serving: Serving, function: Any, layouts: Any, arguments: A
     served = result.size and call(*serving, *arguments, channels_last=layouts[0] is not None,
                                   filter_last=layouts[1] is not None)
     if not served:
-        return None
+        return _leave(layouts, *arguments[:2])
     if declares and layouts[0] is not None:
         function.output_layouts = (layouts[0],)
     return result,
+
+
+def _leave(layouts: Any, *arrays: Any) -> Arrays | None:
+    """None, which leaves a call to Chainer's own kernels.
+
+    Raises:
+        RuntimeError: they would take the last axis for the first, as only cuDNN knows channels last.
+    """
+    if any(layouts) and not cuda.cudnn_enabled:
+        given = ', '.join(f'{each.dtype}{list(each.shape)}' for each in arrays)
+        raise RuntimeError(
+            f'cuDNN does not serve a convolution with channels last of {given}, and nothing else does. Make the model '
+            'with chainer.config.compute_mode = None, or give cuDNN more scratch: '
+            'chainer.backends.cuda.set_max_workspace_size(bytes).')
+    return None
 
 
 def _windows_2d(function: Any) -> tuple[tuple[int, int], ...]:
@@ -141,6 +156,21 @@ def _serving(*arrays: Any) -> Serving | None:
     return None if current is None else (current, settings.plan_settings(read, dtype))
 
 
+def _channels_first(array: Any, layout: Any, xp: Any) -> Any:
+    """A map as the kernels beside cuDNN's know it."""
+    return array if layout is None else xp.ascontiguousarray(memory_layouts._transpose_array(array, layout, None))
+
+
+def _laid_out(array: Any, layout: Any, xp: Any) -> Any:
+    """Such a map as it lies in memory in a layout."""
+    return array if layout is None else xp.ascontiguousarray(memory_layouts._transpose_array(array, None, layout))
+
+
+def _per_channel(ndim: int) -> tuple[tuple[int, ...], Any]:
+    """Over which axes of such a map a channel's statistics are taken, and what gives them as many axes."""
+    return (0, *range(2, ndim)), (None, slice(None), *(None for _ in range(2, ndim)))
+
+
 def _is_for_our_kernels(axis: Any, *arrays: Any) -> bool:
     """Whether the user lets Chainer's own kernels be replaced, and ours normalize such arrays."""
     return settings.wanted() and normalization.serves(axis, *arrays)
@@ -171,12 +201,15 @@ class BatchNormalization:
                 facade.update_running_statistics(mean, inv_std, running_mean, running_var, eps, decay,
                                                  x.size // mean.size)
             return y, x_layout, running_mean, running_var, mean, None, inv_std, None
-        if not last and _is_for_our_kernels(axis, x, gamma):
+        x, axis, expander = _channels_first(x, x_layout, xp), *_per_channel(x.ndim)
+        if _is_for_our_kernels(axis, x, gamma):
             y, mean, var, inv_std = normalization.forward(x, gamma, beta, eps, decay, running_mean, running_var)
-            return y, x_layout, running_mean, running_var, mean, var, inv_std, None
-        return tuple(self._own.forward(
-            axis=axis, gamma=gamma, x=x, x_layout=x_layout, xp=xp, expander=expander, beta=beta, eps=eps, decay=decay,
-            running_mean=running_mean, running_var=running_var))
+            rest: Arrays = (running_mean, running_var, mean, var, inv_std, None)
+        else:
+            y, _, *rest = self._own.forward(
+                axis=axis, gamma=gamma, x=x, x_layout=None, xp=xp, expander=expander, beta=beta, eps=eps, decay=decay,
+                running_mean=running_mean, running_var=running_var)
+        return _laid_out(y, x_layout, xp), x_layout, *rest
 
     def backward(self, axis: Any, gamma: Any, gy: Any, x: Any, x_layout: Any, xp: Any, expander: Any, mean: Any,
                  inv_std: Any, eps: float, var: Any, forward_data: Any) -> Arrays:
@@ -187,11 +220,14 @@ class BatchNormalization:
         if found is not None:
             gx, ggamma, gbeta = found
             return gx, x_layout, ggamma, gbeta
-        if x_layout is None and _is_for_our_kernels(axis, x, gamma, gy):
+        x, gy = (_channels_first(each, x_layout, xp) for each in (x, gy))
+        axis, expander = _per_channel(x.ndim)  # Chainer gives those of channels first for any layout
+        if _is_for_our_kernels(axis, x, gamma, gy):
             gx, ggamma, gbeta = normalization.backward(x, gamma, gy, mean, inv_std)
-            return gx, x_layout, ggamma, gbeta
-        return tuple(self._own.backward(axis, gamma, gy, x, x_layout, xp, expander, mean, inv_std, eps, var,
-                                        forward_data))
+        else:
+            gx, _, ggamma, gbeta = self._own.backward(
+                axis, gamma, gy, x, None, xp, expander, mean, inv_std, eps, var, forward_data)
+        return _laid_out(gx, x_layout, xp), x_layout, ggamma, gbeta
 
     def _serving(self, x: Any, gamma: Any, *gradients: Any) -> Serving | None:
         """None also for a gamma of float16: Chainer expects statistics in float16 then, and cuDNN's are float32."""
