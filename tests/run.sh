@@ -14,5 +14,6 @@ case ${1-} in
     --all) shift ;;
 esac
 python=$(sh environment.sh tests test,examples,cpu)
+unset PYTHONDONTWRITEBYTECODE  # or each process that a test starts compiles all modules again
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 exec "$python" -m pytest --numprocesses 2 --dist worksteal "$@"

@@ -39,7 +39,14 @@ def make_cupy(*gpus, driver=13000, build=13020, count=None, missing=()):
 
 @pytest.fixture
 def machine(monkeypatch):
-    """Puts stand-ins in place: modules, None for what cannot be imported, and the versions of installed packages."""
+    """Puts stand-ins in place: modules, None for what cannot be imported, and the versions of installed packages.
+
+    The doctor leaves the host's own disk and workspace alone.
+    """
+    from chainer_ooc.cli import doctor
+    monkeypatch.setattr(doctor, 'disk_speed', gives(None))
+    monkeypatch.setattr(doctor, 'try_workspace', gives(
+        {'seconds': 0.2, 'scratch_bytes': 9_000_000, 'workspace_seconds': 0.1, 'workspace_bytes': 1_000_000}))
     honest = importlib.metadata.version
 
     def make(cupy, packages, cudnn=92800):

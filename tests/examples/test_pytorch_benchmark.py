@@ -156,6 +156,7 @@ def test_allocator_gives_memory_back_in_rows_that_save_it(tmp_path):
     assert said['PyTorch checkpoint', None]['row']['way'] == 'checkpoint'
 
 
+@pytest.mark.long
 def test_a_comparison_runs_through(tmp_path, monkeypatch, capsys):
     # The stand-in for PyTorch is Chainer: it speaks the same language, and has the same layers.
     peer = executable(tmp_path / 'peer', f"""

@@ -73,7 +73,7 @@ SNAPSHOTS = """
 """
 
 ERRORS = ('DeviceMemoryError', 'MemoryError', 'InfeasibleBudgetError')
-QUICK = [('swap-all', 120), ('swap-all', 144), ('swap-all', 180), ('pooch', 172)]
+QUICK = [('swap-all', 180), ('pooch', 172)]
 
 
 @functools.cache

@@ -171,6 +171,7 @@ def test_far_copy_that_is_freed_twice_is_found(plant):
     assert finding()
 
 
+@pytest.mark.long
 def test_map_that_is_dropped_before_its_last_use_is_found(plant):
     give_orders = graph.give_orders
 
@@ -204,6 +205,7 @@ def test_layout_that_is_restored_without_its_strides_is_found(plant):
     assert finding()
 
 
+@pytest.mark.long
 def test_array_that_is_restored_to_the_wrong_part_of_its_block_is_found(plant):
     view = arrays.view
 

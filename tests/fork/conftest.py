@@ -53,7 +53,7 @@ class Site:
 def site(tmp_path):
     folder = tmp_path / 'site'
     folder.mkdir()
-    shutil.copytree(_chainer_folder(), folder / 'chainer', ignore=shutil.ignore_patterns('__pycache__'))
+    shutil.copytree(_chainer_folder(), folder / 'chainer')  # with its bytecode, which serves as long as files stay
     _link_others(folder)
     return Site(folder)
 

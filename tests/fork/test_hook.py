@@ -80,6 +80,8 @@ def test_links_and_functions_are_pickled_by_name():
 
 
 def test_no_bytecode_is_written_for_a_patched_file_and_none_is_read(site):
+    for folder in site.chainer.rglob('__pycache__'):
+        shutil.rmtree(folder)
     stale = ('import py_compile, chainer_ooc\nfrom chainer_ooc.fork import check\n'
              'py_compile.compile(check() / "chainer/configuration.py")\nimport chainer\n'
              'print(hasattr(chainer.global_config, "ooc"))')

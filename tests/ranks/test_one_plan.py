@@ -3,8 +3,6 @@ import pytest
 
 from support.ranks.launch import run
 
-pytestmark = pytest.mark.parametrize('ranks', [2, 4], indirect=True, scope='session')
-
 CASES = ('plain', 'alike', 'graph', 'setting', 'budgets', 'default', 'off', 'alone', 'parts')
 
 

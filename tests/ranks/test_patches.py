@@ -4,8 +4,6 @@ import pytest
 
 from support.ranks.launch import run
 
-pytestmark = pytest.mark.parametrize('ranks', [2, 4], indirect=True, scope='session')
-
 
 @pytest.fixture(scope='session')
 def left(ranks, tmp_path_factory):

@@ -33,10 +33,10 @@ def mappings():
     return [(int(start, 16), int(end, 16), set(flags.split())) for start, end, flags in found]
 
 
-def flags_of(address, nbytes):
-    """The flags that all of a piece of memory has; None unless all of it is mapped."""
+def flags_of(address, nbytes, among=None):
+    """The flags that all of a piece of memory has; None unless all of it is mapped. `among`: what is mapped."""
     common, reached = None, address
-    for start, end, flags in mappings():
+    for start, end, flags in mappings() if among is None else among:
         if start <= reached < end and reached < address + nbytes:
             common, reached = flags if common is None else common & flags, end
     return common if reached >= address + nbytes else None
@@ -107,7 +107,8 @@ class HostRuntime:
 
     def _call(self, name, *arguments):
         self.calls.append((name, *arguments))
-        if any(flags_of(address, nbytes) is None for address, nbytes in self.registered.items()):
+        among = mappings() if self.registered else ()
+        if any(flags_of(address, nbytes, among) is None for address, nbytes in self.registered.items()):
             self.misuses.append('memory was unmapped while it was registered')
         if status := (self.statuses.get(name) or [0]).pop(0):
             raise CUDARuntimeError(status)
