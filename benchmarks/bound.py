@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from planning import record
-from surroundings import make_parser, positive, publish
+from surroundings import make_parser, publish
 
 # isort: split
 from bound_networks import NETWORKS
@@ -95,13 +95,11 @@ def main() -> None:
                         help='budgets, as shares of the way from the smallest to in-core (0.1 0.3 0.6)')
     parser.add_argument('--plot', type=pathlib.Path, metavar='FILE',
                         help='draw times over budgets of one of --networks there, under several policies')
-    parser.add_argument('--prove', type=positive, default=0, metavar='SECONDS',
-                        help='make each bound tighter by branch and bound for so long, beside the last policy')
     arguments = parser.parse_args()
     if arguments.plot:
         draw(arguments.networks or ['resnet50'], arguments.plot)
         return
-    rows = [measure(*row, arguments.policies, arguments.prove) for row in (
+    rows = [measure(*row, arguments.policies) for row in (
         by_shares(arguments.networks, arguments.shares) if arguments.networks else by_rows())]
     publish(Table(columns(arguments.policies), rows, 'Policies and the proven lower bound'), arguments)
 
@@ -153,18 +151,11 @@ def grown(trace: Trace) -> tuple[int, Problem]:
     return batch, at(batch)
 
 
-def measure(network: str, machine: str, batch: int, problem: Problem, policies: Sequence[str],
-            prove_seconds: float = 0.0) -> dict[str, Any]:
+def measure(network: str, machine: str, batch: int, problem: Problem, policies: Sequence[str]) -> dict[str, Any]:
     """One row: the bound, and plans beside it."""
     began = time.process_time()
     bound = lower_bound(problem)
     bound_seconds = time.process_time() - began
-    found = predict(policies[-1], problem).plan if prove_seconds else None
-    if found is not None:
-        proven = lower_bound(problem, prove_seconds, found.seconds)
-        print(f'{proven.branches} branches: {bound.seconds:.6f} s to {proven.seconds:.6f} s, {policies[-1]} '
-              f'{found.seconds:.6f} s', flush=True)
-        bound = proven
     row: dict[str, Any] = {
         'network': NETWORKS[network].title, 'machine': machine, 'batch': batch, 'budget_bytes': problem.budget_bytes,
         'floor_bytes': bound.floor_bytes, 'in_core_seconds': bound.in_core_seconds,

@@ -12,7 +12,7 @@ import chainer_ooc  # noqa: F401  before chainer
 # isort: split
 import pytest
 
-from chainer_ooc.classify.bound import Bound, lower_bound
+from chainer_ooc.classify.bound import Bound, lower, lower_bound
 from chainer_ooc.cli import binding, gap
 from chainer_ooc.problem import Verdict
 from support.command_line import run, run_json
@@ -37,8 +37,8 @@ def no_scipy(monkeypatch):
 def solved(monkeypatch):
     """Budgets and bytes a second of the problems of which a bound was worked out."""
     found = []
-    monkeypatch.setattr(gap, 'known_bound', lambda problem, *proof: (
-        found.append((problem.budget_bytes, problem.costs.read_bytes_per_second)), lower_bound(problem, *proof))[1])
+    monkeypatch.setattr(lower, 'lower_bound', lambda problem: (
+        found.append((problem.budget_bytes, problem.costs.read_bytes_per_second)), lower_bound(problem))[1])
     return found
 
 
@@ -63,24 +63,6 @@ def test_a_plan_is_shown_with_its_gap(capsys, file, command):
 def test_of_the_best_plan_it_is_said_that_none_is_faster(capsys, file, command):
     assert 'no plan is faster (10.0 s or more)' in text(capsys, *asked(command, file, 'auto'))
     assert run_json(capsys, *asked(command, file, 'auto'))['gap'] == pytest.approx(0, abs=1e-9)
-
-
-@pytest.mark.parametrize('command', COMMANDS)
-def test_more_is_proven_if_there_is_time_for_it(capsys, file, command, monkeypatch):
-    proofs = []
-    monkeypatch.setattr(gap, 'known_bound', lambda problem, *proof: (
-        proofs.append(proof), lower_bound(problem, *proof))[1])
-    run_json(capsys, *asked(command, file))
-    found = run_json(capsys, *asked(command, file), '--prove', '3')
-    assert proofs[0][0] == 0 and proofs[-1][0] == 3
-    assert (3, pytest.approx(17)) in proofs  # what swap-all takes: no more can be proven than that none is faster
-    assert 10 <= found['lower_bound_seconds'] + 1e-9 <= 17.1
-
-
-@pytest.mark.parametrize('seconds', ['0', '-1', 'soon'])
-def test_a_proof_takes_a_whole_number_of_seconds(capsys, file, seconds):
-    status, _, err = run(capsys, *asked('simulate', file), '--prove', seconds)
-    assert status == 2 and 'no whole number of at least 1' in err
 
 
 @pytest.mark.parametrize('command', COMMANDS)

@@ -65,13 +65,6 @@ def add_policy_and_budget(parser: argparse.ArgumentParser) -> None:
                         help="near memory for all arrays, such as 800MB or 1.5GiB")
 
 
-def add_prove(parser: argparse.ArgumentParser) -> None:
-    """Adds for how long the bound behind a gap is made tighter."""
-    parser.add_argument('--prove', type=positive, default=0, metavar='SECONDS', help=(
-        'make the best that is possible known more exactly, by branch and bound, for so long; until no plan can be '
-        'faster than this one, or the time is up'))
-
-
 def positive(text: str) -> int:
     """Reads a whole number of at least 1."""
     digits = text.strip()

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from chainer_ooc.classify.bound import Bound
+from chainer_ooc.classify.bound import Bound, known_bound
 from chainer_ooc.cli.answer import listing
-from chainer_ooc.cli.gap import bound_of, seconds_of, shown
+from chainer_ooc.cli.gap import seconds_of, shown
 from chainer_ooc.cli.prediction import predict
 from chainer_ooc.plans.making import in_core
 from chainer_ooc.plans.plan import Plan
@@ -26,14 +26,14 @@ MORE_BYTES, TIMES = 10 ** 9, 2
 _NOTHING = 1e-9  # sums in another order: as a share, or in seconds
 
 
-def binding(problem: Problem, plan: Plan, bound: Bound | None, top: int, prove_seconds: float) -> dict[str, Any]:
+def binding(problem: Problem, plan: Plan, bound: Bound | None, top: int) -> dict[str, Any]:
     """What a plan and every plan lose against in-core, what that is due to, and what more of it would bring.
 
     The bound says nothing about a plan of policy `unified`. At most `top` positions are named, those where memory is
-    dearest; each further bound takes `prove_seconds`, as `bound_of` has them.
+    dearest.
     """
     whole, valid = in_core(problem), None if plan.mapped else bound
-    changes = [_changed(each, plan, valid, prove_seconds) for each in _others(problem, whole)]
+    changes = [_changed(each, plan, valid) for each in _others(problem, whole)]
     return {
         'lost_seconds': plan.seconds - whole.seconds,
         'proven_lost_seconds': None if valid is None else max(0.0, valid.lost_seconds),
@@ -60,10 +60,10 @@ def _others(problem: Problem, whole: Plan) -> Iterator[tuple[str, Problem]]:
         read_bytes_per_second=costs.read_bytes_per_second * TIMES))
 
 
-def _changed(change: tuple[str, Problem], plan: Plan, bound: Bound | None, prove_seconds: float) -> dict[str, Any]:
+def _changed(change: tuple[str, Problem], plan: Plan, bound: Bound | None) -> dict[str, Any]:
     what, problem = change
     found = predict(plan.policy, replace(problem, known=(plan.decision(),))).plan  # so that more is not worse
-    other = None if bound is None else bound_of(problem, prove_seconds, found)
+    other = None if bound is None else known_bound(problem)
     return {'what': what, 'budget_bytes': problem.budget_bytes, 'lower_bound_seconds': seconds_of(other),
             'proven_less_seconds': _less(seconds_of(bound), seconds_of(other)),
             'seconds': None if found is None else found.seconds,

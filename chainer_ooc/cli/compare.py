@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from chainer_ooc.classify.bound import Bound
+from chainer_ooc.classify.bound import Bound, known_bound
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.cli import arguments as common
 from chainer_ooc.cli import gap
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     budgets = arguments.budgets or _budgets(trace, arguments, reference.peak_bytes)
     problems = [problem_of(trace, budget_bytes, arguments.min_bytes) for budget_bytes in budgets]
     with stage('looking for what is possible at best'):
-        bounds = [gap.bound_of(problem) for problem in problems]  # one for all policies of a budget
+        bounds = [known_bound(problem) for problem in problems]  # one for all policies of a budget
     found = _predict_all(problems, arguments.policies)
     parts = [[_row(found[problem.budget_bytes, policy], bound, reference.seconds) for policy in arguments.policies]
              for problem, bound in zip(problems, bounds, strict=True)]

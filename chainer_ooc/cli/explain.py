@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from chainer_ooc.classify.bound import known_bound
 from chainer_ooc.classify.policies import policy_of
 from chainer_ooc.cli import arguments as common
 from chainer_ooc.cli import binding, gap, places
@@ -30,7 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the trace, policy, budget and the number of maps."""
     common.add_trace(parser)
     common.add_policy_and_budget(parser)
-    common.add_prove(parser)
     common.add_machine_and_batch(parser)
     parser.add_argument('--top', type=common.positive, default=10, metavar='N',
                         help='feature maps to show (%(default)s)')
@@ -52,9 +52,9 @@ def run(arguments: argparse.Namespace) -> Answer:
     largest = sorted(retained, key=lambda each: (-each.nbytes, each.id))[:arguments.top]
     rows = [_row(problem, reasons, each.id) for each in largest]
     with stage('looking for what is possible at best'):
-        bound = gap.bound_of(problem, arguments.prove, plan)
+        bound = known_bound(problem)
     with stage('looking for what binds'):
-        binds = binding.binding(problem, plan, bound, arguments.top, arguments.prove)
+        binds = binding.binding(problem, plan, bound, arguments.top)
     facts = {'policy': plan.policy, 'budget_bytes': plan.budget_bytes, 'seconds': plan.seconds,
              'peak_bytes': plan.peak_bytes, 'stall_seconds': timeline.stall_seconds,
              **gap.facts_of(plan, bound), **binds, 'maps': rows}

@@ -10,23 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from chainer_ooc.classify.bound import Bound, known_bound
+from chainer_ooc.classify.bound import Bound
 from chainer_ooc.plans.plan import Plan
-from chainer_ooc.problem import Problem
 from chainer_ooc.quantities import format_enough
 from chainer_ooc.report.table import seconds
 
 #: Why policy `unified` has no gap.
 OUTSIDE = 'reads maps that take none of the budget'
 _NO_SOLVER = 'how far this is from the best possible: pip install "chainer-ooc[auto]", for SciPy'
-
-
-def bound_of(problem: Problem, prove_seconds: float = 0.0, plan: Plan | None = None) -> Bound | None:
-    """What no plan is faster than; None where it takes SciPy, which is not installed.
-
-    For `prove_seconds` it is made tighter by branch and bound, up to the time of `plan`, if there is one.
-    """
-    return known_bound(problem, prove_seconds, math.inf if plan is None or plan.mapped else plan.seconds)
 
 
 def gap_of(plan: Plan | None, bound: Bound | None) -> float | None:

@@ -6,6 +6,7 @@ import argparse
 import time
 from pathlib import Path
 
+from chainer_ooc.classify.bound import known_bound
 from chainer_ooc.classify.policies import policy_of
 from chainer_ooc.cli import arguments as common
 from chainer_ooc.cli import gap
@@ -26,7 +27,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the trace, policy, budget and file."""
     common.add_trace(parser)
     common.add_policy_and_budget(parser)
-    common.add_prove(parser)
     parser.add_argument('--save', type=Path, metavar='FILE', help=(
         'write the plan to this file, for chainer.config.ooc_plan; plans of other graphs in it stay'))
 
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     nbytes = {verdict.value: sum(each.nbytes for each, own in zip(trace.maps, plan.verdicts, strict=True)
                                  if own is verdict) for verdict in Verdict}
     with stage('looking for what is possible at best'):
-        in_core_seconds, bound = in_core(problem).seconds, gap.bound_of(problem, arguments.prove, plan)
+        in_core_seconds, bound = in_core(problem).seconds, known_bound(problem)
     facts = {
         'policy': plan.policy, 'budget_bytes': plan.budget_bytes, 'min_bytes': arguments.min_bytes,
         'graph': trace.fingerprint, **counts, **{f'{name}_bytes': value for name, value in nbytes.items()},

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chainer_ooc.backends import BackendOptions, choose
-from chainer_ooc.classify.bound import Bound
+from chainer_ooc.classify.bound import Bound, known_bound
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.classify.search import largest_fitting
 from chainer_ooc.cli import arguments as common
@@ -97,7 +97,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     recorded, workspace = _workspace(recordings, lambda each: problem(each, batch), machine)
     own = problem(recorded, batch)
     with stage(f'choosing a policy for batch {batch}'):
-        plan, bound = choose_plan(own), gap.bound_of(own)
+        plan, bound = choose_plan(own), known_bound(own)
     with stage('looking for the largest batch'):
         largest = _largest(batch, lambda images: problem(recorded, images))
         there = choose_plan(problem(recorded, largest))

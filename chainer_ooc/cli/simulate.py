@@ -10,7 +10,7 @@ import argparse
 from functools import partial
 from typing import Any
 
-from chainer_ooc.classify.bound import Bound
+from chainer_ooc.classify.bound import Bound, known_bound
 from chainer_ooc.cli import across, gap
 from chainer_ooc.cli import arguments as common
 from chainer_ooc.cli.answer import Answer, listing
@@ -29,7 +29,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the trace, policy, budget, machine and batch size."""
     common.add_trace(parser)
     common.add_policy_and_budget(parser)
-    common.add_prove(parser)
     common.add_machine_and_batch(parser)
     parser.add_argument('--ranks', type=common.several(common.positive), metavar='N1,N2', help=(
         'also images per second of so many ranks that exchange gradients in a ring; in-core too, at the batch that '
@@ -52,7 +51,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     with stage(f'planning with {arguments.policy}'):
         found, in_core_plan = predict(arguments.policy, problem), in_core(problem)
     with stage('looking for what is possible at best'):
-        plan, bound = found.plan, gap.bound_of(problem, arguments.prove, found.plan)
+        plan, bound = found.plan, known_bound(problem)
     facts = {
         'policy': arguments.policy, 'machine': arguments.machine, 'batch': batch, 'feasible': plan is not None,
         'seconds': plan.seconds if plan else None, 'exchange_seconds': trace.exchange_seconds,

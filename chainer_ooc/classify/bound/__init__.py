@@ -4,7 +4,6 @@
     facts         a problem in whole numbers
     relaxation    what every course keeps to: verdicts, what runs again, time, copies
     memory        what every course keeps to: memory at each position; and a closer look at single maps
-    branching     a tighter bound, by telling verdicts apart
     lower         the bound, and what stands against a faster course
 
 The proof stands in docs/bound.md, rule by rule; rows have the names of its rules.

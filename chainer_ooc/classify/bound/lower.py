@@ -6,10 +6,9 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
-from chainer_ooc.classify.bound.branching import branch
 from chainer_ooc.classify.bound.facts import Facts
 from chainer_ooc.classify.bound.memory import Memory
-from chainer_ooc.classify.bound.program import NOTHING, ONE, NoSolverError, Solution
+from chainer_ooc.classify.bound.program import NOTHING, Floats, NoSolverError
 from chainer_ooc.classify.bound.relaxation import Relaxation
 from chainer_ooc.problem import Problem
 
@@ -45,14 +44,12 @@ class Bound:
         in_core_seconds: all computations, once each.
         floor_bytes: proven too: with less no course keeps within the budget.
         prices: of memory, where it is worth anything, the dearest first.
-        branches: so many branches were looked at to make it tighter.
     """
 
     seconds: float
     in_core_seconds: float
     floor_bytes: int
     prices: tuple[Price, ...] = ()
-    branches: int = 0
 
     @property
     def lost_seconds(self) -> float:
@@ -64,17 +61,12 @@ class Bound:
         return seconds / self.seconds - 1 if self.seconds else 0.0
 
 
-def lower_bound(problem: Problem, prove_seconds: float = 0.0, known_seconds: float = math.inf) -> Bound:
+def lower_bound(problem: Problem) -> Bound:
     """Finds a time that no course of the iteration is below, whatever its verdicts, leaves, starts and shared chains.
 
     It holds for each decision whose schedule fits the budget and that gives a map no verdict that it cannot have
     (`can_leave`, `can_recompute`), with or without recalls, synchronous or not; not for one that is `mapped`. The proof
     is in docs/bound.md, rule by rule.
-
-    Args:
-        problem: the iteration, costs and budget.
-        prove_seconds: for so long it is made tighter by branch and bound.
-        known_seconds: the time of a course: that no course is faster is all that can be proven.
 
     Raises:
         NoSolverError: SciPy is not installed.
@@ -84,52 +76,43 @@ def lower_bound(problem: Problem, prove_seconds: float = 0.0, known_seconds: flo
         return Bound(math.inf, _in_core(problem), facts.floor_bytes)
     if not facts.absents:
         return Bound(_lowered(facts, Fraction(0)), _in_core(problem), facts.floor_bytes)
-    relaxation = Relaxation(facts)
-    memory = Memory(relaxation)
-    solution, lost = _look_closer(memory) if memory.places else (NOTHING, Fraction(0))
-    branches = 0
-    if prove_seconds > 0 and memory.places:
-        choices = {variable: facts.by_map[each].nbytes for variables in (relaxation.swapped, relaxation.again)
-                   for each, variable in variables.items()}
-        lost, branches = branch(memory.program, choices, (solution, lost), _lost(facts, known_seconds), prove_seconds)
-    return Bound(_lowered(facts, lost), _in_core(problem), facts.floor_bytes, _prices(memory, solution), branches)
+    memory = Memory(Relaxation(facts))
+    multipliers, lost = _look_closer(memory) if memory.places else (NOTHING, Fraction(0))
+    return Bound(_lowered(facts, lost), _in_core(problem), facts.floor_bytes, _prices(memory, multipliers))
 
 
-def known_bound(problem: Problem, prove_seconds: float = 0.0, known_seconds: float = math.inf) -> Bound | None:
+def known_bound(problem: Problem) -> Bound | None:
     """`lower_bound`; None where SciPy is not installed."""
     try:
-        return lower_bound(problem, prove_seconds, known_seconds)
+        return lower_bound(problem)
     except NoSolverError:
         return None
 
 
-def _lost(facts: Facts, seconds: float) -> Fraction:
-    """What a course of so many seconds loses, in the unit of the program."""
-    if seconds == math.inf:
-        return Fraction(facts.longest, ONE)
-    return (Fraction(seconds) - sum(map(Fraction, facts.problem.costs.seconds))) / facts.unit_seconds
+def _look_closer(memory: Memory) -> tuple[Floats, Fraction]:
+    """Solves, has a closer look at the positions that matter, and solves again.
 
-
-def _look_closer(memory: Memory) -> tuple[Solution, Fraction]:
-    """Solves, has a closer look at the positions that matter, and solves again; gives the best that was proven."""
+    Returns:
+        The last multipliers, and the best that was proven.
+    """
     program, maps = memory.program, max(1, len(memory.facts.absents))
     left = list(memory.places)
     if len(left) * maps <= SMALL:
         memory.look_closer(*left)
         left.clear()
-    solution = program.solve(memory.facts.problem.limit_seconds)
-    best = program.bound(solution.multipliers)
+    multipliers = program.solve(memory.facts.problem.limit_seconds)
+    best = program.bound(multipliers)
     for _ in range(ROUNDS):
-        worth = _worth(memory, solution)
+        worth = _worth(memory, multipliers)
         places = sorted((each for each in left if worth.get(each) and memory.largest_share(each) >= LARGE_SHARE),
                         key=lambda each: -worth[each])[:LARGE // maps or 1]
         if not places:
             break
         memory.look_closer(*places)
         left = [each for each in left if each not in places]
-        solution = program.solve(memory.facts.problem.limit_seconds)
-        best = max(best, program.bound(solution.multipliers))
-    return solution, best
+        multipliers = program.solve(memory.facts.problem.limit_seconds)
+        best = max(best, program.bound(multipliers))
+    return multipliers, best
 
 
 def _in_core(problem: Problem) -> float:
@@ -143,19 +126,19 @@ def _lowered(facts: Facts, lost: Fraction) -> float:
     return float(seconds * (1 - Fraction(sums, 1 << 52)))
 
 
-def _worth(memory: Memory, solution: Solution) -> dict[int, float]:
+def _worth(memory: Memory, multipliers: Floats) -> dict[int, float]:
     """What a byte is worth at each position, in the units of the program."""
     worth: dict[int, float] = {}
     program = memory.program
-    for number in solution.multipliers.nonzero()[0].tolist():
+    for number in multipliers.nonzero()[0].tolist():
         place, side = program.places[number], -program.sides[number]
         if program.rules[number] in ('memory', 'whole', 'rounding') and place >= 0 and side > 0:
-            share = float(solution.multipliers[number]) * side / memory.excess[place]
+            share = float(multipliers[number]) * side / memory.excess[place]
             worth[place] = worth.get(place, 0.0) + share
     return {place: each for place, each in worth.items() if each > 1e-9}
 
 
-def _prices(memory: Memory, solution: Solution) -> tuple[Price, ...]:
+def _prices(memory: Memory, multipliers: Floats) -> tuple[Price, ...]:
     unit = float(memory.facts.unit_seconds / memory.facts.unit_bytes)
-    worth = sorted(_worth(memory, solution).items(), key=lambda each: (-each[1], each[0]))
+    worth = sorted(_worth(memory, multipliers).items(), key=lambda each: (-each[1], each[0]))
     return tuple(Price(place, each * unit) for place, each in worth)

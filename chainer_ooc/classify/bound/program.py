@@ -15,10 +15,8 @@ and mixed-integer linear programming". What differs: whole numbers here, in plac
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from fractions import Fraction
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -32,11 +30,10 @@ ONE = 1 << 50
 #: A variable's number and its coefficient, in multiples of 1 / ONE.
 Entry = tuple[int, int]
 
-#: By variable, a value that it has for the time being, in multiples of 1 / ONE.
-Fixed = Mapping[int, int]
 Floats = npt.NDArray[np.float64]
 
-NO_VALUES: Fixed = MappingProxyType({})
+#: Multipliers of no rows.
+NOTHING: Floats = np.zeros(0)
 
 
 class NoSolverError(OocError, ImportError):
@@ -45,22 +42,6 @@ class NoSolverError(OocError, ImportError):
     def __init__(self) -> None:
         super().__init__('a lower bound needs a solver of linear programs, which comes with SciPy, and SciPy is not '
                          'installed; run: pip install "chainer-ooc[auto]"')
-
-
-@dataclass(frozen=True, eq=False)
-class Solution:
-    """What the solver says.
-
-    Attributes:
-        values: of the variables, float64, shape (variables,).
-        multipliers: of the rows, 0 or more, float64, shape (rows,). Where it found no minimum both are empty.
-    """
-
-    values: Floats
-    multipliers: Floats
-
-
-NOTHING = Solution(np.zeros(0), np.zeros(0))
 
 
 class Program:
@@ -102,43 +83,23 @@ class Program:
         """Sets what is to be small: the sum of these."""
         self._costs = dict.fromkeys(variables, ONE)
 
-    def solve(self, limit_seconds: float = 60.0, fixed: Fixed = NO_VALUES) -> Solution:
-        """Asks HiGHS; if it takes longer than the limit, or finds no values that keep all rows, it says nothing.
+    def solve(self, limit_seconds: float = 60.0) -> Floats:
+        """Asks HiGHS for the multipliers of the rows.
+
+        Returns:
+            Each 0 or more, float64, shape (rows,); empty if it takes longer than the limit, or finds no values that
+            keep all rows.
 
         Raises:
             NoSolverError: it is not installed.
         """
-        return self._ask(self._matrix(), self._costs, self._boxes(fixed), limit_seconds)
-
-    def is_impossible(self, limit_seconds: float, fixed: Fixed) -> bool:
-        """Whether it is proven that no values keep all rows.
-
-        By a program that is allowed to break each row by the same amount, which is to be small: multipliers for which
-        that is above 0 are a proof, whatever has found them.
-        """
-        _, sparse = _solver()
-        broken = sparse.csr_array(np.full((len(self.sides), 1), -1.0))
-        boxes = np.vstack([self._boxes(fixed), [0.0, np.inf]])
-        matrix = sparse.hstack([self._matrix(), broken], format='csr')
-        found = self._ask(matrix, {len(self._tops): ONE}, boxes, limit_seconds)
-        return self._bound(found.multipliers, {}, fixed) > 0
-
-    def _ask(self, matrix: Any, costs: Fixed, boxes: Floats, limit_seconds: float) -> Solution:
         optimize, _ = _solver()
-        wanted = np.zeros(len(boxes))
-        wanted[list(costs)] = 1.0
-        found = optimize.linprog(wanted, A_ub=matrix, b_ub=_floats(self.sides), bounds=boxes, method='highs-ds',
-                                 options={'time_limit': limit_seconds})
-        if found.status != 0:
-            return NOTHING
-        return Solution(found.x, np.maximum(0.0, -found.ineqlin.marginals))
-
-    def _boxes(self, fixed: Fixed) -> Floats:
-        """The least and the largest value of each variable."""
+        wanted = np.zeros(len(self._tops))
+        wanted[list(self._costs)] = 1.0
         boxes = np.stack([np.zeros(len(self._tops)), _floats(self._tops)], axis=1)
-        for number, value in fixed.items():
-            boxes[number] = value / ONE
-        return boxes
+        found = optimize.linprog(wanted, A_ub=self._matrix(), b_ub=_floats(self.sides), bounds=boxes,
+                                 method='highs-ds', options={'time_limit': limit_seconds})
+        return NOTHING if found.status != 0 else np.maximum(0.0, -found.ineqlin.marginals)
 
     def _matrix(self) -> Any:
         """The rows as floats, a SciPy array; made anew when there are more."""
@@ -152,24 +113,17 @@ class Program:
             self._made.sum_duplicates()
         return self._made
 
-    def bound(self, multipliers: Floats, fixed: Fixed = NO_VALUES) -> Fraction:
+    def bound(self, multipliers: Floats) -> Fraction:
         """What the minimum is at least, whatever the multipliers are; exact. Rows that have none count with 0."""
-        return self._bound(multipliers, self._costs, fixed)
-
-    def _bound(self, multipliers: Floats, costs: Fixed, fixed: Fixed) -> Fraction:
         weights = [int(each * ONE) for each in np.nan_to_num(multipliers, posinf=0.0, neginf=0.0).tolist()]
-        reduced = [costs.get(number, 0) * ONE for number in range(len(self._tops))]
+        reduced = [self._costs.get(number, 0) * ONE for number in range(len(self._tops))]
         total = 0
         for weight, side, entries in zip(weights, self.sides, self._entries, strict=False):
             if weight > 0:
                 total -= weight * side
                 for column, number in entries:
                     reduced[column] += weight * number
-        for number, (cost, top) in enumerate(zip(reduced, self._tops, strict=True)):
-            if number in fixed:
-                total += cost * fixed[number] // ONE
-            elif cost < 0:
-                total += cost * top // ONE
+        total += sum(cost * top // ONE for cost, top in zip(reduced, self._tops, strict=True) if cost < 0)
         return Fraction(total, ONE * ONE)
 
 

@@ -28,9 +28,7 @@ TWO = [([-1, -1], -3), ([-1, 2], 0)]
 
 def test_the_minimum_of_a_small_program():
     program = make(TWO, [10, 10], [0])
-    solution = program.solve()
-    assert solution.values.tolist() == pytest.approx([2, 1])
-    assert 2 - 1e-9 <= program.bound(solution.multipliers) <= 2
+    assert 2 - 1e-9 <= program.bound(program.solve()) <= 2
 
 
 @pytest.mark.parametrize(('multipliers', 'bound'), [
@@ -56,16 +54,16 @@ def test_no_multipliers_give_more_than_a_point_that_keeps_all_rows(data):
     spent = sum(point[each] for each in costs)
     multipliers = np.array([data.draw(st.floats(0, 100)) for _ in rows])
     assert program.bound(multipliers) <= spent
-    solution = program.solve()
-    assert solution.values.size
-    assert program.bound(solution.multipliers) <= spent
+    found = program.solve()
+    assert found.size
+    assert program.bound(found) <= spent
 
 
 def test_a_program_without_a_point():
     program = make([([1], -1)], [10], [0])
-    solution = program.solve()
-    assert not solution.values.size
-    assert program.bound(solution.multipliers) == 0
+    multipliers = program.solve()
+    assert not multipliers.size
+    assert program.bound(multipliers) == 0
 
 
 def test_without_scipy_the_error_says_how_to_get_it(monkeypatch):
