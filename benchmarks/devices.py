@@ -23,9 +23,8 @@ from surroundings import make_parser, positive, publish
 # isort: split
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.errors import InfeasibleBudgetError
-from chainer_ooc.papers.allocators.events import events_of
+from chainer_ooc.papers.allocators.events import events_of, smallest_capacity
 from chainer_ooc.papers.allocators.pool import BestFitPool
-from chainer_ooc.papers.allocators.replay import smallest_capacity
 from chainer_ooc.plans.making import make_plan
 from chainer_ooc.problem import Problem, Standing
 from chainer_ooc.report.table import Column, Table, megabytes, plain

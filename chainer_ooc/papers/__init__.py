@@ -9,12 +9,12 @@ room, and training needs nothing of it. The files, in the order of the data:
     allocators/                                 allocators of near memory, on paper: what fragmentation takes away
     pooch_chainer, published                    PoocH's Chainer and policies, by the program of its authors
     experiments                                 a network, a size, a machine and a policy give a time, or a refusal
-    sweeps, optimizations                       what several tables ask: over sizes and policies; of each optimization
-    pooch, pooch_2018, pooch_speeds, window_va  the tables of PoocH's two papers and of Window+VA
+    sweeps                                      what several tables ask: over sizes and policies; of each optimization
+    pooch, pooch_2018, window_va                the tables of PoocH's two papers and of Window+VA
     layers, layer_networks, layer_memory        SuperNeurons' own way to count memory, layer by layer
     superneurons                                its tables
-    paleo_formulas, paleo_cases                 OOC-Paleo's equations, and what they and the simulator say to a case
-    ooc_paleo                                   its tables
+    paleo_formulas                              OOC-Paleo's equations
+    ooc_paleo                                   its tables: what they and the simulator say to a case
     presentation, plot                          a table as text, Markdown and JSON; as bars
 """
 
@@ -22,8 +22,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
-from chainer_ooc.papers import ooc_paleo, pooch, pooch_2018, pooch_speeds, superneurons, window_va
+from chainer_ooc.papers import ooc_paleo, pooch, pooch_2018, superneurons, window_va
 from chainer_ooc.papers.comparison import PaperTable
 from chainer_ooc.papers.experiments import Experiments
 
@@ -50,13 +51,13 @@ TABLES: tuple[Entry, ...] = (
     Entry('pooch', '4', 'memory of ResNeXt101 (3D)', pooch.figure_4),
     Entry('pooch', '15', 'each optimisation on x86', pooch.figure_15),
     Entry('pooch', '16', 'each optimisation on POWER9', pooch.figure_16),
-    Entry('pooch', '17', 'ResNet50 on x86', pooch_speeds.figure_17),
-    Entry('pooch', '18', 'ResNet50 on POWER9', pooch_speeds.figure_18),
-    Entry('pooch', 'table 3', 'verdicts on ResNet50', pooch_speeds.table_3),
-    Entry('pooch', '19', 'AlexNet on x86', pooch_speeds.figure_19),
-    Entry('pooch', '20', 'AlexNet on POWER9', pooch_speeds.figure_20),
-    Entry('pooch', '21', 'ResNeXt101 (3D) on x86', pooch_speeds.figure_21),
-    Entry('pooch', '22', 'ResNeXt101 (3D) on POWER9', pooch_speeds.figure_22),
+    Entry('pooch', '17', 'ResNet50 on x86', pooch.figure_17),
+    Entry('pooch', '18', 'ResNet50 on POWER9', pooch.figure_18),
+    Entry('pooch', 'table 3', 'verdicts on ResNet50', pooch.table_3),
+    Entry('pooch', '19', 'AlexNet on x86', partial(pooch.alexnet, machine='x86', figure='19')),
+    Entry('pooch', '20', 'AlexNet on POWER9', partial(pooch.alexnet, machine='POWER9', figure='20')),
+    Entry('pooch', '21', 'ResNeXt101 (3D) on x86', partial(pooch.videos, machine='x86', figure='21')),
+    Entry('pooch', '22', 'ResNeXt101 (3D) on POWER9', partial(pooch.videos, machine='POWER9', figure='22')),
     Entry('pooch', 'text', 'maps, bytes, layers, planning time', pooch.text),
     Entry('pooch-2018', '14', 'each optimisation', pooch_2018.figure_14),
     Entry('pooch-2018', '15', 'ResNet50', pooch_2018.figure_15),

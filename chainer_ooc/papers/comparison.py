@@ -135,9 +135,9 @@ class Reported:
                      for name, end, take in (('lowest', self.low, min), ('highest', self.high, max)))  # type: ignore
 
 
-def claim(what: str, holds: bool | None) -> Row:
-    """Puts an ordering or a failure that a paper reports beside ours; None where it cannot be told."""
-    return Row(what, (1.0, 1.0), None if holds is None else float(holds), 'holds')
+def claim(what: str, holds: bool | None, is_stated: bool = True) -> Row:
+    """Puts an ordering or a failure that a paper reports, or may mean, beside ours; None where it cannot be told."""
+    return Row(what, (1.0, 1.0) if is_stated else None, None if holds is None else float(holds), 'holds')
 
 
 @dataclass(frozen=True)

@@ -29,11 +29,9 @@ from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.cost.analytic import analytic
 from chainer_ooc.cost.machine import Machine, read_machine
 from chainer_ooc.cost.on_cuda import on_cuda
-from chainer_ooc.papers.allocators.allocator import AllocatorModel
-from chainer_ooc.papers.allocators.events import events_of
-from chainer_ooc.papers.allocators.exact import ExactAllocator
+from chainer_ooc.papers.allocators.allocator import AllocatorModel, ExactAllocator
+from chainer_ooc.papers.allocators.events import events_of, replay, smallest_capacity
 from chainer_ooc.papers.allocators.pool import BestFitPool
-from chainer_ooc.papers.allocators.replay import replay, smallest_capacity
 from chainer_ooc.papers.allocators.virtual import VirtualModel
 from chainer_ooc.papers.extrapolation import extrapolate
 from chainer_ooc.papers.pooch_chainer import as_pooch_has_it, without_scales

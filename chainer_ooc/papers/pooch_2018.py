@@ -11,10 +11,17 @@ from functools import partial
 from chainer_ooc.papers import reported
 from chainer_ooc.papers.comparison import NETWORK, PaperTable, Reported, Row, claim
 from chainer_ooc.papers.experiments import POOCH_CHAINER, Experiments, Outcome, Size
-from chainer_ooc.papers.optimizations import BASE, gains, orderings, runs_of
-from chainer_ooc.papers.pooch import ALEXNET_BATCHES, GOOGLENET_NOTE, RESNET50_BATCHES, over_swap_opt
-from chainer_ooc.papers.pooch_speeds import held_to_a_bound, speed_rows, three_ways
+from chainer_ooc.papers.pooch import (
+    ALEXNET_BATCHES,
+    GOOGLENET_NOTE,
+    RESNET50_BATCHES,
+    held_to_a_bound,
+    over_swap_opt,
+    speed_rows,
+    three_ways,
+)
 from chainer_ooc.papers.sweeps import (
+    BASE,
     CALIBRATED,
     FASTER,
     MACHINES,
@@ -26,6 +33,9 @@ from chainer_ooc.papers.sweeps import (
     fails,
     falls,
     gain,
+    gains,
+    orderings,
+    runs_of,
     speeds_from,
 )
 

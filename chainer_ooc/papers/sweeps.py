@@ -1,24 +1,30 @@
 """What the tables of several papers have in common: one network on one machine, over sizes and policies, and what is
 asked about the runs.
 
+The four policies of `runs_of` have one optimisation of PoocH more each, so that their gains tell what it is worth.
+
 A run that does not fit has no speed: its rows say so, quotients over it cannot be told, and where a paper has a figure
 for it the figure is missed.
+
+Source: PoocH 5.1 (figures 15 and 16) and PoocH-2018 5.1 (figure 14), for the four policies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from chainer_ooc.papers.comparison import Reported, Row, claim
 from chainer_ooc.papers.experiments import CHAINER, Experiments, Outcome, Size
+from chainer_ooc.papers.published import POOCH, SWAP_ALL, SWAP_ALL_NAIVE, SWAP_OPT
 
 #: The machines by the names that the papers give them.
 MACHINES = {'x86': 'v100-pcie3', 'POWER9': 'v100-nvlink2'}
 
 #: What tables call policy pooch, which goes further than its paper.
 OURS = 'policy pooch'
+BASE = 'swap-all (w/o scheduling)'
 TO_THE_LETTER = (
     'swap-all, swap-opt, PoocH and superneurons follow the paper and, where it is silent, the program that its authors '
     f'published (papers/published.py, papers/pooch_chainer.py). {OURS[0].upper() + OURS[1:]} is this project\'s: it '
@@ -62,6 +68,10 @@ class Setting:
 
 
 Measure = Callable[[Outcome], float | None]
+#: Setting and size of each network.
+Networks = Mapping[str, tuple[Setting, Size]]
+#: Outcomes by network and policy, the latter as the paper calls it.
+Found = Mapping[str, dict[str, Outcome]]
 
 
 def speed(outcome: Outcome) -> float | None:
@@ -136,3 +146,31 @@ def fits(what: str, outcome: Outcome) -> Row:
 def fails(what: str, outcome: Outcome) -> Row:
     """Claims that a run has not memory enough."""
     return claim(what, not outcome.feasible)
+
+
+def runs_of(experiments: Experiments, networks: Networks, last: str) -> dict[str, dict[str, Outcome]]:
+    """Runs each network under the four policies of the paper, to the letter, and under policy pooch.
+
+    `last` is what the paper calls its own way.
+    """
+    policies = {BASE: SWAP_ALL_NAIVE, 'swap-all': SWAP_ALL, 'swap-opt': SWAP_OPT, last: POOCH, OURS: 'pooch'}
+    return {network: {name: setting.run(experiments, size, policy) for name, policy in policies.items()}
+            for network, (setting, size) in networks.items()}
+
+
+def gains(found: Found, last: str) -> list[Row]:
+    """A row for each bar of the figure; their heights were lost with it."""
+    rows = []
+    for network, runs in found.items():
+        for name in ('swap-all', 'swap-opt', last, OURS):
+            ours = gain(runs[name], runs[BASE])
+            rows.append(Row(f'{network} ({runs[name].size}), {name}', None, ours, 'x', series=name,
+                            group=f'{network} ({runs[name].size})', out_of_memory=ours is None))
+    return rows
+
+
+def orderings(found: Found, last: str) -> list[Row]:
+    """Claims that no policy is slower than the one before it."""
+    return [claim(f'{network}, {better} no slower than {worse}', is_no_slower(runs[better], runs[worse]))
+            for network, runs in found.items()
+            for worse, better in pairwise((BASE, 'swap-all', 'swap-opt', last))]

@@ -4,8 +4,8 @@ import types
 import pytest
 
 from chainer_ooc.cost.costs import Costs
-from chainer_ooc.papers import ooc_paleo, paleo_cases
-from chainer_ooc.papers.paleo_cases import CAPACITY, ON_DEMAND, VDNN, Case, problem_of
+from chainer_ooc.papers import ooc_paleo
+from chainer_ooc.papers.ooc_paleo import CAPACITY, ON_DEMAND, VDNN, Case, problem_of
 from chainer_ooc.trace import Call, FeatureMap, Step, Trace
 
 LAYERS, BYTES, SECONDS = 10, 2 * 10**7, 1e-3  # of one image in each layer: bytes, and seconds of either pass
@@ -40,7 +40,7 @@ def _roofline(monkeypatch):
         seconds = tuple(each.seconds for each in (*trace.calls, *trace.steps))
         assert sum(seconds) == pytest.approx(in_core_seconds)
         return Costs(seconds, machine.rate, machine.rate)
-    monkeypatch.setattr(paleo_cases, 'analytic', analytic)
+    monkeypatch.setattr(ooc_paleo, 'analytic', analytic)
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_without_prefetching_computation_and_transfer_add_up():
     assert late.seconds['simulated'] > ahead.seconds['simulated']
 
 
-@pytest.mark.parametrize('how', paleo_cases.WAYS)
+@pytest.mark.parametrize('how', ooc_paleo.WAYS)
 def test_computation_bounds_from_the_throughput_on_that_lengthens_it_by_five_percent(how):
     """What is never hidden of vDNN-like: by formula a layer's way out and one in; simulated every layer's way out."""
     exposed = {'formula': 2, 'simulated': LAYERS + 1}[how]

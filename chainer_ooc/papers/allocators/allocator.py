@@ -1,4 +1,4 @@
-"""What every simulated allocator can do.
+"""What every simulated allocator can do, and the one that loses nothing.
 
 Two figures differ by what is lost: *used* is the sum of what was asked for, *reserved* is what the device has given to
 the allocator. In between lie rounding (internal fragmentation) and cached memory that fits no request (external
@@ -6,6 +6,8 @@ fragmentation)::
 
     reserved   [#######..][#### |    ][###|  |#########]
     used        #######    ####        ###    #########        .: rounding    blank: cached
+
+`ExactAllocator` has neither: it is what the planner's demand and the simulator's timeline count with.
 """
 
 from __future__ import annotations
@@ -80,3 +82,22 @@ class AllocatorModel(abc.ABC):
     @abc.abstractmethod
     def _give_back(self, block: ModelBlock) -> None:
         """Does what follows a free."""
+
+
+class ExactAllocator(AllocatorModel):
+    """Counts bytes: a request succeeds exactly if they are there.
+
+    Each block gets addresses that no block before it had, as if memory could be moved together at no cost.
+    """
+
+    _next_address = 0
+
+    def _take(self, nbytes: int) -> ModelBlock:
+        if self.reserved_bytes + nbytes > self.capacity_bytes:
+            raise DeviceFullError
+        self.reserved_bytes += nbytes
+        address, self._next_address = self._next_address, self._next_address + nbytes
+        return ModelBlock(address, nbytes, nbytes)
+
+    def _give_back(self, block: ModelBlock) -> None:
+        self.reserved_bytes -= block.size_bytes

@@ -1,4 +1,4 @@
-"""The mallocs and frees of an iteration, in the order in which a simulated timeline has them.
+"""The mallocs and frees of an iteration, in the order in which a simulated timeline has them; run through an allocator.
 
 At the edge before each position swap-ins that are issued allocate their maps, and then swap-outs that are whole free
 theirs; a swap-in that had to wait for memory comes after these. The computation allocates what it makes that stays,
@@ -21,16 +21,27 @@ What a trace does not tell is chosen so that the sum of live bytes is the simula
 One figure is smaller than the simulator's: the demand counts a map that a chain makes again twice while the chain runs,
 as a map and in the peak of its call. Here it is allocated once.
 
-Source: PoocH 4.1 (a profile has malloc and free in order); Window+VA section 4. Left out: a copy that is whole in the
-middle of a computation frees its memory at the next edge.
+A plan with a budget of B bytes is kept by counting bytes; an allocator that fragments needs a larger device for it.
+`smallest_capacity` says how much larger, and with that which budget a device allows::
+
+    |<- budget of the plan (exact) ->|<- lost to fragmentation ->|
+    |<---------- smallest capacity of the pool ----------------->|
+
+Source: PoocH 4.1 (a profile has malloc and free in order); Window+VA section 4, and figure 3 (a budget of 8 GB filled a
+device of 16 GB at batch 928). Left out: a copy that is whole in the middle of a computation frees its memory at the
+next edge.
 """
 
 from __future__ import annotations
 
 import heapq
+import sys
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from chainer_ooc.classify.search import largest_fitting
+from chainer_ooc.papers.allocators.allocator import AllocatorModel, DeviceFullError, ExactAllocator, ModelBlock
 from chainer_ooc.problem import Problem, Verdict
 from chainer_ooc.schedule.demand import residency
 from chainer_ooc.schedule.schedule import Schedule
@@ -251,3 +262,62 @@ class _Writer:
         if nbytes:
             purpose = 'others' if self.position < self.trace.backward_start else 'gradients'
             self.gradients.append(self._malloc(nbytes, purpose))
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What happened.
+
+    Attributes:
+        peak_used_bytes: the most that was asked for and alive.
+        peak_reserved_bytes: the most that the allocator had from the device.
+        fragmentation: the share of that which was not used, when it first was so much.
+        failed_at: the position whose malloc failed (`BEFORE` for what precedes the iteration), or None.
+    """
+
+    peak_used_bytes: int
+    peak_reserved_bytes: int
+    fragmentation: float
+    failed_at: int | None
+
+
+def replay(events: Sequence[Event], allocator: AllocatorModel, iterations: int = 1) -> Replay:
+    """Runs events through a fresh allocator, until the end or until it has no room.
+
+    Args:
+        events: of one iteration, as `events_of` gives them.
+        allocator: is changed: it holds afterwards what lives between iterations, or what lived at the failure.
+        iterations: how often the iteration runs; later ones find the cache that the first has cut up.
+    """
+    blocks: dict[int, ModelBlock] = {}
+    peak_used_bytes, peak_reserved_bytes, fragmentation, failed_at = 0, 0, 0.0, None
+    try:
+        for number in range(iterations):
+            for event in events:
+                if number and event.position == BEFORE:
+                    continue
+                if event.kind == 'malloc':
+                    blocks[event.block] = allocator.malloc(event.nbytes)
+                else:
+                    allocator.free(blocks.pop(event.block))
+                peak_used_bytes = max(peak_used_bytes, allocator.used_bytes)
+                if allocator.reserved_bytes > peak_reserved_bytes:
+                    peak_reserved_bytes = allocator.reserved_bytes
+                    fragmentation = 1 - allocator.used_bytes / peak_reserved_bytes
+    except DeviceFullError:
+        failed_at = event.position
+    return Replay(peak_used_bytes, peak_reserved_bytes, fragmentation, failed_at)
+
+
+def smallest_capacity(events: Sequence[Event], allocator: Callable[[int], AllocatorModel], iterations: int = 1) -> int:
+    """The smallest device, in bytes, in which the events succeed, by bisection.
+
+    Between the bytes that live at most and the bytes that the allocator takes from a device without an end, a larger
+    device is taken to be no worse. For a best-fit pool that is not quite so: what it gives back differs, and now and
+    then a device somewhat smaller than the answer would do. The answer itself always does, and one byte less does not.
+    Events and iterations are those of `replay`; `allocator` makes a fresh one for a capacity in bytes.
+    """
+    enough = replay(events, allocator(sys.maxsize), iterations).peak_reserved_bytes
+    too_little = replay(events, ExactAllocator(sys.maxsize)).peak_used_bytes - 1
+    return 1 + largest_fitting(too_little, enough, lambda capacity_bytes: (
+        replay(events, allocator(capacity_bytes), iterations).failed_at is not None))

@@ -4,8 +4,7 @@ A space is memory that went back to the device. `a3` allocates three units, `-a`
 """
 import pytest
 
-from chainer_ooc.papers.allocators.allocator import DeviceFullError
-from chainer_ooc.papers.allocators.exact import ExactAllocator
+from chainer_ooc.papers.allocators.allocator import DeviceFullError, ExactAllocator
 from chainer_ooc.papers.allocators.pool import BestFitPool
 
 UNIT = 512

@@ -7,11 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chainer_ooc.cost.costs import Costs
-from chainer_ooc.papers.allocators.allocator import DeviceFullError
-from chainer_ooc.papers.allocators.events import events_of
-from chainer_ooc.papers.allocators.exact import ExactAllocator
+from chainer_ooc.papers.allocators.allocator import DeviceFullError, ExactAllocator
+from chainer_ooc.papers.allocators.events import events_of, replay, smallest_capacity
 from chainer_ooc.papers.allocators.pool import BestFitPool
-from chainer_ooc.papers.allocators.replay import replay, smallest_capacity
 from chainer_ooc.papers.allocators.virtual import MappedBlock, VirtualModel
 from chainer_ooc.problem import Decision, Problem, Standing, Starts, Verdict, can_recompute
 from chainer_ooc.schedule.schedule import lay_out

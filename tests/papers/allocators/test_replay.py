@@ -1,10 +1,9 @@
 """Replaying mallocs and frees. A script such as `0:a3 1:b2 2:-a` is position 0 allocating 3 units as `a`, and so on."""
 import pytest
 
-from chainer_ooc.papers.allocators.events import Event
-from chainer_ooc.papers.allocators.exact import ExactAllocator
+from chainer_ooc.papers.allocators.allocator import ExactAllocator
+from chainer_ooc.papers.allocators.events import Event, replay, smallest_capacity
 from chainer_ooc.papers.allocators.pool import BestFitPool
-from chainer_ooc.papers.allocators.replay import replay, smallest_capacity
 from chainer_ooc.papers.allocators.virtual import VirtualModel
 
 UNIT = 512
