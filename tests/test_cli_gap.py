@@ -13,7 +13,7 @@ import chainer_ooc  # noqa: F401  before chainer
 import pytest
 
 from chainer_ooc.classify.bound import Bound, lower, lower_bound
-from chainer_ooc.cli import binding, gap
+from chainer_ooc.cli import gap
 from chainer_ooc.problem import Verdict
 from support.command_line import run, run_json
 from support.planning.drawn_trace import MB, TRACE
@@ -185,9 +185,9 @@ def test_explain_solves_again_for_what_it_asks_about(capsys, file, solved):
 
 
 def test_explain_has_the_policy_know_the_plan_that_it_explains(capsys, file, monkeypatch):
-    asked_about, predict = [], binding.predict
-    monkeypatch.setattr(binding, 'predict', lambda policy, problem: (asked_about.append(problem.known),
-                                                                     predict(policy, problem))[1])
+    asked_about, predict = [], gap.predict
+    monkeypatch.setattr(gap, 'predict', lambda policy, problem: (asked_about.append(problem.known),
+                                                                 predict(policy, problem))[1])
     explain(capsys, file, 'auto')
     assert [[each.verdicts for each in known] for known in asked_about] == [
         [(Verdict.KEEP, Verdict.RECOMPUTE, Verdict.KEEP)]] * 2

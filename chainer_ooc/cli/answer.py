@@ -12,6 +12,8 @@ from typing import Any
 
 from chainer_ooc.errors import WORKSPACE, InfeasibleBudgetError, OocError
 from chainer_ooc.report.table import Column, Table
+from chainer_ooc.trace import Trace
+from chainer_ooc.trace.rows import place
 
 
 class UsageError(OocError):
@@ -102,3 +104,20 @@ def listing(heading: str, facts: Mapping[str, object]) -> Table:
     """A table of names and values, the names under ``heading``; what has no value is left out."""
     rows = [{'name': name, 'value': value} for name, value in facts.items() if value is not None]
     return Table([Column('name', heading), Column('value', '')], rows)
+
+
+def maker_of(trace: Trace, map_id: int) -> dict[str, str | None]:
+    """What makes a feature map, and where in the user's model, as JSON has it.
+
+    'producer', the function's name, or 'the batch'; 'path' of its link and 'line' of the model's code, None where they
+    are not known.
+    """
+    maker = trace.maker_of(map_id)
+    if maker is None:
+        return {'producer': 'the batch', 'path': None, 'line': None}
+    return {'producer': maker.label, 'path': maker.path or None, 'line': maker.line or None}
+
+
+def named_maker(row: Mapping[str, Any]) -> str:
+    """What `maker_of` says in words: ``'ReLU at /stage2/0 in resnet.py:57'``."""
+    return f'{row["producer"]}{place(row["path"], row["line"])}'

@@ -11,8 +11,8 @@ from typing import Any
 from chainer_ooc.classify.bound import known_bound
 from chainer_ooc.classify.policies import policy_of
 from chainer_ooc.cli import arguments as common
-from chainer_ooc.cli import binding, gap, places
-from chainer_ooc.cli.answer import Answer
+from chainer_ooc.cli import gap
+from chainer_ooc.cli.answer import Answer, maker_of
 from chainer_ooc.cli.prediction import read_trace, trace_for
 from chainer_ooc.cli.stage import stage
 from chainer_ooc.plans.making import plan_within
@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     with stage('looking for what is possible at best'):
         bound = known_bound(problem)
     with stage('looking for what binds'):
-        binds = binding.binding(problem, plan, bound, arguments.top)
+        binds = gap.binding(problem, plan, bound, arguments.top)
     facts = {'policy': plan.policy, 'budget_bytes': plan.budget_bytes, 'seconds': plan.seconds,
              'peak_bytes': plan.peak_bytes, 'stall_seconds': timeline.stall_seconds,
              **gap.facts_of(plan, bound), **binds, 'maps': rows}
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> Answer:
              f'{counted(len(retained), "map")}')
     closing = [*gap.hints([bound]), *(
         f'map {row["map"]}{place(row["path"], row["line"])}, {row["verdict"]}: {row["why"]}' for row in rows)]
-    return Answer(facts, [_table(rows, title), *binding.tables(plan, bound, binds)], closing)
+    return Answer(facts, [_table(rows, title), *gap.binding_tables(plan, bound, binds)], closing)
 
 
 def _row(problem: Problem, reasons: Reasons, map_id: int) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def _row(problem: Problem, reasons: Reasons, map_id: int) -> dict[str, Any]:
     trace = problem.trace
     reason = reasons.of(trace.maps[map_id])
     return {
-        'map': reason.map, **places.facts_of(trace, reason.map), 'nbytes': trace.maps[reason.map].nbytes,
+        'map': reason.map, **maker_of(trace, reason.map), 'nbytes': trace.maps[reason.map].nbytes,
         'verdict': reason.verdict.value, 'swap_out_seconds': reason.swap_out_seconds,
         'swap_in_seconds': reason.swap_in_seconds, 'recompute_seconds': reasons.recompute_seconds(map_id),
         'stall_seconds': reason.stall_seconds,

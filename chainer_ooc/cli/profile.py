@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from chainer_ooc.cli import arguments as common
-from chainer_ooc.cli import places
-from chainer_ooc.cli.answer import Answer, UsageError, listing, trying
+from chainer_ooc.cli.answer import Answer, UsageError, listing, maker_of, named_maker, trying
 from chainer_ooc.cli.model import LEAST, Model, NoRoomError
 from chainer_ooc.cli.prediction import batch_of
 from chainer_ooc.cli.program import Program, load
@@ -174,7 +173,7 @@ def trace_of(name: str, iterate: Callable[[], object]) -> Trace:
 def _row(trace: Trace, feature_map: FeatureMap) -> dict[str, Any]:
     return {
         'map': feature_map.id, 'nbytes': feature_map.nbytes, 'shape': list(feature_map.shape),
-        'dtype': feature_map.dtype, **places.facts_of(trace, feature_map.id),
+        'dtype': feature_map.dtype, **maker_of(trace, feature_map.id),
         'last_forward_use': feature_map.last_forward_use, 'backward_uses': list(feature_map.backward_uses),
     }
 
@@ -185,7 +184,7 @@ def _maps_table(rows: list[dict[str, Any]], count: int) -> Table:
         Column('shape', 'shape', lambda shape: 'x'.join(map(str, shape))), Column('dtype', 'type'),
         Column('maker', 'made by'),
     ]
-    shown = [{**row, 'maker': places.named(row)} for row in rows]
+    shown = [{**row, 'maker': named_maker(row)} for row in rows]
     return Table(columns, shown, f'the largest {len(rows)} of {counted(count, "feature map")} kept for backward')
 
 
