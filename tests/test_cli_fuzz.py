@@ -18,9 +18,8 @@ import pytest
 
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.cost.costs import measured
-from chainer_ooc.plans.file import dump_plans, read_plans
 from chainer_ooc.plans.making import make_plan
-from chainer_ooc.plans.saved import save_plan
+from chainer_ooc.plans.saved import dump_plans, read_plans, save_plan
 from chainer_ooc.problem import Problem, Standing
 from chainer_ooc.trace import ArrayForm, Call, FeatureMap, Step, Trace
 from support.command_line import run

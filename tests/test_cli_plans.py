@@ -19,8 +19,8 @@ import pytest
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.cli import arguments, compare, plan, prediction
 from chainer_ooc.errors import InfeasibleBudgetError
-from chainer_ooc.plans.file import read_plans
 from chainer_ooc.plans.making import make_plan
+from chainer_ooc.plans.saved import read_plans
 from chainer_ooc.problem import problem_of
 from chainer_ooc.report.contents import make_report
 from chainer_ooc.trace import ArrayForm, Trace

@@ -276,7 +276,7 @@ def test_what_pure_rooms_hand_on_is_frozen():
 
 def test_the_fields_of_traces_and_plans_cannot_be_changed_in_place():
     from chainer_ooc.plans.plan import Plan
-    from chainer_ooc.schedule.swap_ins import SwapIn
+    from chainer_ooc.schedule.schedule import SwapIn
     from chainer_ooc.trace import Call, FeatureMap, Step, Trace
 
     # The one mutable field is Trace.versions, which nothing is decided by.

@@ -13,9 +13,8 @@ from chainer_ooc.cli import gap
 from chainer_ooc.cli.answer import Answer, listing, trying
 from chainer_ooc.cli.prediction import read_trace
 from chainer_ooc.cli.stage import stage
-from chainer_ooc.plans.file import put_plan
 from chainer_ooc.plans.making import in_core, plan_within
-from chainer_ooc.plans.saved import save_plan
+from chainer_ooc.plans.saved import put_plan, save_plan
 from chainer_ooc.problem import Verdict, problem_of
 from chainer_ooc.quantities import counted, format_bytes
 from chainer_ooc.report.table import seconds

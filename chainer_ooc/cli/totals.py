@@ -12,7 +12,7 @@ from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.plans.making import floor_of
 from chainer_ooc.problem import Standing, Verdict, everything, problem_of
-from chainer_ooc.schedule.demand import demand
+from chainer_ooc.schedule.schedule import demand
 from chainer_ooc.trace import Trace
 
 

@@ -1,6 +1,9 @@
 """A plan: what happens to each feature map, when its swap-in starts, and what the simulator expects of it.
 
-Its JSON form has what is true of the whole, and a row for each feature map, each swap-in and each chain.
+Its JSON form has what is true of the whole, and a row for each feature map, each swap-in and each chain. A plan alone
+names maps, calls and positions by number; whether there are so many is known with its trace, and checked where both are
+read (`check_fit`): execution follows a plan without a second look. Not checked is whether it is a good one. Whatever it
+says, a map that is read while it is away is brought back first.
 """
 
 from __future__ import annotations
@@ -14,8 +17,9 @@ from chainer_ooc.errors import PlanFormatError
 from chainer_ooc.plans.gap import WithGap
 from chainer_ooc.problem import Decision, Shared, Starts, Verdict
 from chainer_ooc.schedule.chains import Chains
-from chainer_ooc.schedule.swap_ins import SwapIn
-from chainer_ooc.trace.invariants import check_bytes, check_seconds
+from chainer_ooc.schedule.schedule import SwapIn
+from chainer_ooc.trace import Trace
+from chainer_ooc.trace.invariants import check_ascending, check_bytes, check_index, check_seconds
 from chainer_ooc.trace.tables import Damage, Form, dump_table, load_table, make, one_of, shown
 
 VERSION = 2
@@ -149,3 +153,40 @@ def _plan(values: dict[str, Any]) -> Plan:
         check_bytes('peak_bytes', plan.peak_bytes)
         check_seconds('seconds', plan.seconds)
         return plan
+
+
+def check_fit(plan: Plan, trace: Trace) -> None:
+    """Passes if a plan is for a trace: for its maps, its calls and its positions.
+
+    Raises:
+        Damage: it is for others; the error says what and in which row.
+    """
+    calls, positions = len(trace.calls), trace.positions
+    if len(plan.verdicts) != len(trace.maps):
+        raise Damage('maps', f'verdicts for {len(plan.verdicts)} feature maps, and the trace has {len(trace.maps)}')
+    for number, (leave, uses, restored) in enumerate(zip(
+            plan.leaves, plan.chains.uses, plan.chains.restored, strict=True)):
+        where = f'maps, row {number}'
+        check_index(f'{where}, leave', leave, max(positions, 1), 'position', trace.maps[number].last_forward_use)
+        check_index(f'{where}, restored', restored, positions, 'position of a step', -1)
+        check_ascending(f'{where}, uses', uses)
+        for each in uses:
+            check_index(f'{where}, uses', each, positions, 'position of a step', calls)
+    for number, swap_in in enumerate(plan.swap_ins):
+        where = f'swap_ins, row {number}'
+        check_index(f'{where}, map', swap_in.map, len(trace.maps), 'feature map')
+        if plan.verdicts[swap_in.map] is not Verdict.SWAP:
+            raise Damage(f'{where}, map', f'map {swap_in.map} is not swapped')
+        check_index(f'{where}, use', swap_in.use, positions, 'position of a step', calls)
+        check_index(f'{where}, start', swap_in.start, swap_in.use + 1, 'position up to its use', calls)
+    _check_chains(plan, trace)
+
+
+def _check_chains(plan: Plan, trace: Trace) -> None:
+    for position, again in plan.chains.calls_at.items():
+        check_index('chains, position', position, trace.positions, 'position of a step', len(trace.calls))
+        check_ascending(f'chains, position {position}, calls', again)
+        for each in again:
+            check_index(f'chains, position {position}, calls', each, len(trace.calls), 'call')
+    for each in plan.chains.shared if isinstance(plan.chains.shared, frozenset) else ():
+        check_index('shares_chains', each, len(trace.maps), 'feature map')

@@ -9,8 +9,7 @@ import re
 from dataclasses import dataclass
 
 from chainer_ooc.errors import RunFormatError
-from chainer_ooc.plans.invariants import check_fit
-from chainer_ooc.plans.plan import Plan
+from chainer_ooc.plans.plan import Plan, check_fit
 from chainer_ooc.quantities import format_bytes
 from chainer_ooc.simulate.timeline import Cause, Stall, Stream, Task, Timeline
 from chainer_ooc.trace import Trace

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from chainer_ooc.problem import Problem
-from chainer_ooc.schedule.demand import Bytes, add_intervals, residency
-from chainer_ooc.schedule.schedule import Schedule
+from chainer_ooc.schedule.schedule import Bytes, Schedule, add_intervals, residency
 from chainer_ooc.simulate.timeline import Timeline
 from chainer_ooc.trace import Trace
 

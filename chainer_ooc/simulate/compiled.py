@@ -31,7 +31,7 @@ import numpy.typing as npt
 from chainer_ooc import extension
 from chainer_ooc.problem import Decision, Problem, Starts, Verdict
 from chainer_ooc.schedule.chains import find_chains
-from chainer_ooc.schedule.demand import add_intervals, residency
+from chainer_ooc.schedule.schedule import add_intervals, residency
 
 _Ints = npt.NDArray[np.int64]
 _DONE, _REFUSED, _CHAINS_TOO_LONG = range(3)

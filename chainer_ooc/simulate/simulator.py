@@ -33,8 +33,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from chainer_ooc.problem import Problem, Verdict
-from chainer_ooc.schedule.schedule import Schedule
-from chainer_ooc.schedule.swap_ins import SwapIn
+from chainer_ooc.schedule.schedule import Schedule, SwapIn
 from chainer_ooc.simulate.timeline import Cause, Stall, Stream, Task, Timeline
 
 _HOME, _LEAVING, _AWAY, _COMING = range(4)

@@ -10,8 +10,7 @@ from chainer_ooc.plans import making
 from chainer_ooc.plans.making import make_plan, plan_within
 from chainer_ooc.problem import Verdict
 from chainer_ooc.schedule import schedule
-from chainer_ooc.schedule.schedule import lay_out
-from chainer_ooc.schedule.swap_ins import SwapIn
+from chainer_ooc.schedule.schedule import SwapIn, lay_out
 from chainer_ooc.simulate.compiled import evaluator_of
 
 KEEP, SWAP, RECOMPUTE = Verdict

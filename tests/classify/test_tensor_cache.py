@@ -10,8 +10,7 @@ from chainer_ooc.classify.policies.tensor_cache import MEMORY_CENTRIC, RECOMPUTA
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.plans.making import make_plan
 from chainer_ooc.problem import Verdict
-from chainer_ooc.schedule.schedule import lay_out
-from chainer_ooc.schedule.swap_ins import SwapIn
+from chainer_ooc.schedule.schedule import SwapIn, lay_out
 
 KEEP, SWAP, RECOMPUTE = Verdict
 POLICY = POLICIES['tensor-cache']

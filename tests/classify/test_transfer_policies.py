@@ -13,7 +13,7 @@ from chainer_ooc.cost.costs import measured
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.plans.making import make_plan
 from chainer_ooc.problem import EARLY, WITH_THE_STEP_BEFORE, Decision, Problem, Standing, Starts, Verdict
-from chainer_ooc.schedule.swap_ins import SwapIn
+from chainer_ooc.schedule.schedule import SwapIn
 from chainer_ooc.trace import Call, FeatureMap, Step, Trace
 
 KEEP, SWAP = Verdict.KEEP, Verdict.SWAP

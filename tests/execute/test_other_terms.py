@@ -8,7 +8,7 @@ import pytest
 import chainer_ooc
 from chainer_ooc.backends.host import onednn
 from chainer_ooc.errors import PlanMismatchError
-from chainer_ooc.plans.file import read_plans
+from chainer_ooc.plans.saved import read_plans
 from support.trainings.ooc_training import Training, ooc
 
 BUDGET = 10**9

@@ -20,7 +20,7 @@ from chainer_ooc.backends.host.meter import HostMeter
 from chainer_ooc.errors import InfeasibleBudgetError, PlanFormatError, PlanMismatchError
 from chainer_ooc.execute import manager
 from chainer_ooc.execute.memory.residency import Residency
-from chainer_ooc.plans.file import read_plans
+from chainer_ooc.plans.saved import read_plans
 from support.trainings.ooc_training import SWAPPING, Training, assert_same_bits, ooc, plain, train, train_at_the_floor
 from support.trainings.verdict_mixes import MAPPED, MIXES
 

@@ -14,7 +14,7 @@ from chainer_ooc.plans import making
 from chainer_ooc.problem import EARLY as SOON
 from chainer_ooc.problem import WITH_THE_STEP_BEFORE, Problem, Standing, Verdict
 from chainer_ooc.schedule.chains import find_chains
-from chainer_ooc.schedule.swap_ins import SwapIn, schedule_swap_ins
+from chainer_ooc.schedule.schedule import SwapIn, schedule_swap_ins
 
 KEEP, SWAP = Verdict.KEEP, Verdict.SWAP
 EARLY, NAIVE, KEEPING = POLICIES['swap-all'], POLICIES['swap-all-naive'], POLICIES['keep']

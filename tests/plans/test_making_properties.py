@@ -10,11 +10,9 @@ from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.cost.costs import measured
 from chainer_ooc.errors import InfeasibleBudgetError, OocError
 from chainer_ooc.plans import making
-from chainer_ooc.plans.invariants import check_fit
-from chainer_ooc.plans.plan import Plan
+from chainer_ooc.plans.plan import Plan, check_fit
 from chainer_ooc.problem import EARLY, Decision, Problem, Standing, Verdict
-from chainer_ooc.schedule.demand import demand
-from chainer_ooc.schedule.schedule import lay_out
+from chainer_ooc.schedule.schedule import demand, lay_out
 from chainer_ooc.trace import Call, FeatureMap, Step, Trace
 from support.planning import drawn_problems
 from support.planning.small_problems import draw_problem

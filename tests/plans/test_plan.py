@@ -9,7 +9,7 @@ from chainer_ooc.errors import PlanFormatError
 from chainer_ooc.plans.plan import VERSION, Plan
 from chainer_ooc.problem import Verdict
 from chainer_ooc.schedule.chains import Chains
-from chainer_ooc.schedule.swap_ins import SwapIn
+from chainer_ooc.schedule.schedule import SwapIn
 
 NUMBERS = st.integers(-1, 2**62)
 BYTES = st.integers(0, 2**60)

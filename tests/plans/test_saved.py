@@ -8,9 +8,8 @@ import pytest
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.cost.costs import measured
 from chainer_ooc.errors import PlanFormatError, PlanMismatchError
-from chainer_ooc.plans.file import dump_plans, load_plans, put_plan, read_plans
 from chainer_ooc.plans.making import make_plan
-from chainer_ooc.plans.saved import check_plan, save_plan
+from chainer_ooc.plans.saved import check_plan, dump_plans, load_plans, put_plan, read_plans, save_plan
 from chainer_ooc.problem import Problem, Standing
 from chainer_ooc.trace.model import VERSION
 

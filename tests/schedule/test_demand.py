@@ -1,9 +1,9 @@
 """Where each map lies in near memory, and what each position needs. `|` marks the beginning of backward."""
 import pytest
 
-from chainer_ooc.problem import Verdict
+from chainer_ooc.problem import Standing, Verdict
 from chainer_ooc.schedule.chains import find_chains
-from chainer_ooc.schedule.demand import Standing, demand, residency
+from chainer_ooc.schedule.schedule import demand, residency
 
 KEEP, SWAP = Verdict.KEEP, Verdict.SWAP
 NOTHING = Standing(0, 0)

@@ -4,7 +4,7 @@ import pytest
 
 from chainer_ooc.problem import Starts, Verdict
 from chainer_ooc.schedule.chains import find_chains
-from chainer_ooc.schedule.swap_ins import schedule_swap_ins
+from chainer_ooc.schedule.schedule import schedule_swap_ins
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from functools import cached_property
 from chainer_ooc.classify.bound.program import ONE
 from chainer_ooc.problem import Problem, Verdict, can_leave, can_recompute, changed, everything
 from chainer_ooc.schedule.chains import calls_again
-from chainer_ooc.schedule.demand import demand
+from chainer_ooc.schedule.schedule import demand
 
 #: Of an iteration with more positions, about so many count.
 POINTS = 400

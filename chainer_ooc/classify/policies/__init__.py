@@ -1,7 +1,7 @@
 """The policies, in one explicit table.
 
 A policy is a pure function of a `Problem`: a trace, its times, and the memory that there is. A new one is a file here
-and a row in `POLICIES`; a user's own is found where its name says, see `own`.
+and a row in `POLICIES`; a user's own is found where its name says, see `own_policy`.
 """
 
 from chainer_ooc.classify.policies import (
@@ -19,8 +19,7 @@ from chainer_ooc.classify.policies import (
     vdnn,
     window,
 )
-from chainer_ooc.classify.policies.own import own_policy
-from chainer_ooc.classify.policies.policy import Policy
+from chainer_ooc.classify.policies.policy import Policy, own_policy
 from chainer_ooc.errors import ConfigError, did_you_mean
 
 POLICIES: dict[str, Policy] = {

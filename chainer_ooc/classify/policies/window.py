@@ -29,8 +29,7 @@ from collections import Counter
 
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.problem import Decision, Problem, Starts, Verdict, everything
-from chainer_ooc.schedule.demand import Bytes
-from chainer_ooc.schedule.schedule import lay_out
+from chainer_ooc.schedule.schedule import Bytes, lay_out
 from chainer_ooc.trace import FeatureMap
 
 

@@ -31,7 +31,7 @@ from chainer_ooc.execute.recording.registration import name_of
 from chainer_ooc.execute.storage.slots import array_of
 from chainer_ooc.execute.storage.storage import Storage, Token
 from chainer_ooc.problem import Standing
-from chainer_ooc.schedule.swap_ins import SwapIn
+from chainer_ooc.schedule.schedule import SwapIn
 from chainer_ooc.trace import Call, Step
 from chainer_ooc.trace.scaling import grown
 

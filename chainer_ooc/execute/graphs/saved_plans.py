@@ -14,9 +14,8 @@ from chainer_ooc.config import Settings
 from chainer_ooc.errors import PlanFormatError
 from chainer_ooc.execute import log
 from chainer_ooc.execute.recording.recorder import versions
-from chainer_ooc.plans.file import put_plan, read_plans
 from chainer_ooc.plans.plan import Plan
-from chainer_ooc.plans.saved import SavedPlan, Terms, check_plan, recorded, save_plan
+from chainer_ooc.plans.saved import SavedPlan, Terms, check_plan, put_plan, read_plans, recorded, save_plan
 from chainer_ooc.trace import Trace
 from chainer_ooc.warning import warn
 

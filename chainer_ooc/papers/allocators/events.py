@@ -43,8 +43,7 @@ from dataclasses import dataclass
 from chainer_ooc.classify.search import largest_fitting
 from chainer_ooc.papers.allocators.allocator import AllocatorModel, DeviceFullError, ExactAllocator, ModelBlock
 from chainer_ooc.problem import Problem, Verdict
-from chainer_ooc.schedule.demand import residency
-from chainer_ooc.schedule.schedule import Schedule
+from chainer_ooc.schedule.schedule import Schedule, residency
 from chainer_ooc.simulate.timeline import Stream, Task, Timeline
 
 #: Position of what is allocated once, before the first iteration.

@@ -1,6 +1,6 @@
 /* A decision over the positions of an iteration: chains, demand and swap-ins, in the functions and in the order of
-   schedule/chains.py, demand.py, swap_ins.py and schedule.py, where their reasons stand. Of the uses of a map the first
-   and the last are enough. */
+   schedule/chains.py and schedule/schedule.py, where their reasons stand. Of the uses of a map the first and the last
+   are enough. */
 #include <string.h>
 
 #include "timeline.h"
@@ -131,7 +131,7 @@ static Int chain_peak_bytes(Run *run, Int step) {
     return peak;
 }
 
-/* --- schedule/demand.py ------------------------------------------------------------------------------------------- */
+/* --- schedule/schedule.py: demand --------------------------------------------------------------------------------- */
 
 static void reside(Run *run, Int map, Int first, Int last) {
     if (last >= first) {
@@ -171,7 +171,7 @@ static int demand(Run *run) {
     return DONE;
 }
 
-/* --- schedule/swap_ins.py ----------------------------------------------------------------------------------------- */
+/* --- schedule/schedule.py: swap-ins ------------------------------------------------------------------------------- */
 
 static Int bisect_left(const Int *sorted, Int count, Int value) {
     Int low = 0;
