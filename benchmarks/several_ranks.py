@@ -28,7 +28,7 @@ import numpy
 from mpi4py import MPI
 
 import chainer_ooc
-from chainer_ooc.cost.network import Network, network_of
+from chainer_ooc.cost.network import Network
 from chainer_ooc.quantities import format_bytes
 from chainer_ooc.report.table import Column, Table, percent, plain, seconds
 from iterations import CHECKED, Training
@@ -73,6 +73,14 @@ def main() -> None:
              f'{network.bytes_per_second / 1e9:.3g} GB/s and {network.latency_seconds * 1e6:.3g} us')
     if comm.rank == 0:
         publish(Table(COLUMNS, rows, title), arguments, {'network': vars(network), 'ranks': comm.size})
+
+
+def network_of(sums: dict[int, float], ranks: int) -> Network:
+    """The network whose ring takes as long as the smallest and the largest array, by bytes, took 2 ranks or more."""
+    small, large = min(sums), max(sums)
+    messages = 2 * (ranks - 1)
+    bytes_per_second = messages / ranks * (large - small) / max(sums[large] - sums[small], 1e-9)
+    return Network(bytes_per_second, max(0.0, sums[small] / messages - small / ranks / bytes_per_second))
 
 
 def sum_seconds(comm: Any, nbytes: int) -> float:

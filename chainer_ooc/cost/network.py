@@ -12,7 +12,6 @@ Left out: trees, which take fewer latencies with many ranks; several ranks behin
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 #: From one rank to the next, software included: an assumption, between NCCL over InfiniBand and MPI over Ethernet.
@@ -37,17 +36,6 @@ class Network:
     def allreduce_seconds(self, nbytes: int, ranks: int) -> float:
         """How long so many ranks take to add up arrays of so many bytes; 0 for one."""
         return 2 * (ranks - 1) * (self.latency_seconds + nbytes / ranks / self.bytes_per_second)
-
-
-def network_of(sums: Mapping[int, float], ranks: int) -> Network:
-    """The network whose ring takes as long as was measured for the smallest and the largest of some arrays.
-
-    `sums` has, for two or more numbers of bytes, the seconds for which 2 ranks or more added up such an array.
-    """
-    small, large = min(sums), max(sums)
-    messages = 2 * (ranks - 1)
-    bytes_per_second = messages / ranks * (large - small) / max(sums[large] - sums[small], 1e-9)
-    return Network(bytes_per_second, max(0.0, sums[small] / messages - small / ranks / bytes_per_second))
 
 
 def parse_network(text: str) -> Network:

@@ -20,10 +20,10 @@ from chainer_ooc.trace import Call, Trace
 WORKSPACE_BYTES = 8 << 20
 
 
-def on_cuda(trace: Trace, workspace_bytes: int = WORKSPACE_BYTES, adds_in_place: bool = False) -> Trace:
+def on_cuda(trace: Trace, adds_in_place: bool = False) -> Trace:
     """Returns the iteration as a GPU has it; an array that it does not have keeps its number, with 0 bytes.
 
-    Each convolution takes `workspace_bytes`; if `adds_in_place`, gradients are added where they lie, unlike in Chainer.
+    If `adds_in_place`, gradients are added where they lie, unlike in Chainer.
     """
     absent: set[int] = set()
     more_uses: defaultdict[int, set[int]] = defaultdict(set)
@@ -43,7 +43,7 @@ def on_cuda(trace: Trace, workspace_bytes: int = WORKSPACE_BYTES, adds_in_place:
         for position in each.backward_uses:
             read[position].append(each.id)
     steps = tuple(replace(step, maps=tuple(read[step.position])) for step in trace.steps)
-    return with_memory(replace(trace, device='cuda', maps=maps, steps=steps), workspace_bytes, adds_in_place)
+    return with_memory(replace(trace, device='cuda', maps=maps, steps=steps), WORKSPACE_BYTES, adds_in_place)
 
 
 def _absent(call: Call) -> tuple[int, ...]:

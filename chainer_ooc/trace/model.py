@@ -219,11 +219,9 @@ def _check(trace: Trace) -> None:
     check_bandwidth('read_bytes_per_second', trace.read_bytes_per_second)
     if not 0 <= trace.copy_slowdown <= MOST_SLOWDOWN:
         raise Damage('copy_slowdown', f'{shown(trace.copy_slowdown)} is no slowdown: 0 to {MOST_SLOWDOWN:g}')
-    check_bytes('workspace_bytes', trace.workspace_bytes or 0)
-    check_bytes('standing_forward_bytes', trace.standing_forward_bytes)
-    check_bytes('standing_backward_bytes', trace.standing_backward_bytes)
-    check_bytes('exchange_bytes', trace.exchange_bytes)
-    check_bytes('others_bytes', trace.others_bytes)
+    for name in ('workspace_bytes', 'standing_forward_bytes', 'standing_backward_bytes', 'exchange_bytes',
+                 'others_bytes'):
+        check_bytes(name, getattr(trace, name) or 0)
     check_seconds('exchange_seconds', trace.exchange_seconds)
     for key, value in trace.versions.items():
         if not isinstance(value, str):

@@ -1,7 +1,7 @@
 """The ring in which ranks add up their gradients."""
 import pytest
 
-from chainer_ooc.cost.network import LATENCY_SECONDS, Network, network_of, parse_network
+from chainer_ooc.cost.network import LATENCY_SECONDS, Network, parse_network
 
 
 def test_each_rank_sends_every_part_but_one_twice():
@@ -26,15 +26,3 @@ def test_speeds_are_read_in_bits_and_bytes(text, bytes_per_second):
 def test_what_is_no_speed_is_refused_with_examples(text):
     with pytest.raises(ValueError, match=r'such as 100Gbit, 10Gbit or 12\.5GB'):
         parse_network(text)
-
-
-@pytest.mark.parametrize('ranks', [2, 4])
-@pytest.mark.parametrize('network', [Network(1e9, 1e-5), Network(12.5e9, 0.0)])
-def test_a_network_follows_from_the_smallest_and_the_largest_sum(ranks, network):
-    found = network_of({nbytes: network.allreduce_seconds(nbytes, ranks) for nbytes in (4, 1 << 16, 1 << 27)}, ranks)
-    assert found.bytes_per_second == pytest.approx(network.bytes_per_second)
-    assert found.latency_seconds == pytest.approx(network.latency_seconds, abs=1e-12)
-
-
-def test_sums_that_take_no_longer_for_more_bytes_are_no_error():
-    assert network_of({4: 1e-3, 8: 1e-3}, 2).latency_seconds > 0
