@@ -1,29 +1,15 @@
 """Verdicts by simulated annealing: many small changes, each judged by its simulated timeline.
 
 A walk goes from verdicts to others that differ in one map or two. What is faster is taken. What is slower is taken with
-probability exp(-loss / temperature), so that the walk leaves a plan that no single change improves; the temperature
-falls, and at the end only what is faster is taken::
+probability exp(-loss / temperature), so that the walk leaves a plan that no single change improves::
 
     seconds |  .   start
             | . .. .                    the best so far is remembered
             |     .  .. .  .
-            |          .  .. ......
+            |          .  .. ......     the temperature falls: in the end only what is faster is taken
             +----------------------- evaluations
 
-There are three changes. *Flip*: one map has another verdict. *Exchange*: two maps with different verdicts change
-places, one of them any map, the other near it in the order in which they leave, or any. Close to the budget nearly
-every flip to keep is refused for its memory, and every flip from keep loses time; an exchange keeps memory about as
-full as it was. *Stay*: a map that chains make on their way to others stays for the steps after, or no longer does.
-Where not all of them can stay, prefixes of chains run again and again for each step if none does.
-
-Where there are no more than `ENUMERATED` sets of verdicts, all are tried instead.
-
-There are four walks, each from the best so far: a cool one, in which all maps stay or none, two hot ones that may end
-far from their start, and a cool one that looks around where they have ended. What each is good for:
-docs/policies/auto.md.
-
-The random numbers are the same each time, and the number of evaluations depends on the iteration alone: equal
-problems get equal plans, on a busy machine too, as long as the time limit does not stop a walk.
+What each of the three changes and of the four walks is good for: docs/policies/auto.md.
 
 Source: Kirkpatrick, Gelatt and Vecchi 1983 (acceptance, and a temperature that falls by a constant factor). Changes
 and numbers are ours. Left out: when maps leave and come back.

@@ -1,13 +1,9 @@
-"""auto: the fastest plan of the other policies, made faster by simulated annealing.
+"""auto: the fastest plan of the other policies, made faster by simulated annealing; see docs/policies/auto.md.
 
-Each other policy has plans that it alone finds. All of them are simulated, and the walks of `annealing` begin with the
-fastest that fits. So no other policy is faster in simulation, unless the time limit stops the search. `unified` is left
-out: its maps are read from far memory, outside of the budget, which is another kind of plan. Where nothing fits, the
-decision is that of `pooch`, and so is the least budget.
+So no other policy is faster in simulation, unless the time limit stops the search. `unified` is left out: its maps are
+read from far memory, outside of the budget. Where nothing fits, the decision, and so the least budget, is `pooch`'s.
 
-In the end copies that cost nothing are spared, as in `swap_opt`.
-
-Source: ours. How far its plans are from the best that is possible stands in docs/policies/auto.md.
+Source: ours.
 """
 
 from __future__ import annotations

@@ -1,16 +1,12 @@
 """capacity: maps stay from the output backwards as far as memory holds them; the others come back as early as it does.
 
-Forward stops swapping out where all that follows fits. So backward can begin at once, and each map that it frees makes
-room for the next swap-in::
-
     forward    [0][1][2][3]                  budget: two maps beside the computation
     backward               [3][2][1][0]
     copy-out      [0 ][1 ]                   2 and 3 stay
     copy-in                   [1 ][0 ]       1 as soon as 3 is free, 0 as soon as 2 is
 
 Source: OOC-Paleo 3.5 (figure 4). What differs: the figure counts layers of one size; here the simulator's own account
-says what fits, with what each computation allocates. Where the paper is silent: of maps that were used by the same call
-last the younger stays first, and what backward never reads always leaves.
+says what fits. More in docs/policies/capacity.md.
 """
 
 from collections.abc import Callable

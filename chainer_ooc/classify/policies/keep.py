@@ -1,7 +1,6 @@
-"""keep: in-core, but each map dies after its last backward use (P6).
+"""keep: in-core, but each map dies after its last backward use (P6); see docs/policies/keep.md.
 
-Chainer holds the whole graph from `loss`, so its peak never falls during backward; liveness alone frees about half of
-ResNet50's. It is the measure for every other policy: same bits, no transfer.
+It is the measure for every other policy: same bits, no transfer.
 
 Source: SuperNeurons 3.2 (liveness analysis).
 """

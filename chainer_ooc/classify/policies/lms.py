@@ -1,20 +1,13 @@
 """lms: maps that are away long enough are swapped, and start back a fixed number of steps before their use.
 
-Two thresholds for the whole graph: a map is swapped if its way from its last use in forward to its first in backward
-is longer than `swapout_threshold`; its swap-in starts `swapin_ahead` steps before that use. Here 6 and 2::
+Two thresholds for the whole graph, tuned by simulation within `SIMULATIONS` tries; here 6 and 2::
 
     position    0  1  2  3 | 4  5  6  7
     map 0       m . . . . . . . . . . u      7 > 6: swapped       swap-in [=====] at 5 and 6
     map 1          m . . . . . . . u         5: stays
 
-Both are tuned by simulation: the fastest pair that keeps within the budget. The less is swapped and the earlier it
-comes, the more memory is needed, so the pairs that fit lie below a staircase; the search walks down its edge, and then
-from pair to neighbouring pair while that gains time. `SIMULATIONS` bounds both.
-
 Source: Window+VA 2 (Large Model Support of TensorFlow). What differs: distance is counted in positions, the order in
-which the graph runs, not in edges. The text has a map swapped if the distance is *at most* the threshold, which would
-swap what is needed at once: read as the opposite. A map is away once, between forward and backward; there it may also
-leave between two uses in forward. Of their tuning the paper says only that it simulates; this one is ours.
+which the graph runs, not in edges; the tuning is ours. More in docs/policies/lms.md.
 """
 
 from __future__ import annotations

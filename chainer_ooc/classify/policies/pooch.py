@@ -1,26 +1,12 @@
-"""pooch: keep, swap or recompute, by simulation.
+"""pooch: keep, swap or recompute, by simulation; see docs/policies/pooch.md.
 
-After `swap_opt` has decided what is kept, each swapped map X is looked at again::
+After `swap_opt` has decided what is kept, the swapped map X with the smallest r(X) below 1 is recomputed, again and
+again, until there is none::
 
     r(X) = (time with X recomputed - time if X cost nothing) / (time with X swapped - time if X cost nothing)
 
-"cost nothing" is an iteration in which X has no bytes and no transfer. The map with the smallest r(X) below 1 is
-recomputed; then r is worked out anew, as each change moves the copies of all others. When no r(X) is below 1, the rest
-stays swapped.
-
-Working out r(X) of every map after every change takes the square of their number. So only the `FRONT` maps that had the
-smallest ratios are worked out anew before a map is chosen, and all of them again when none of those is below 1. With
-more than `SIMULATED_MAPS` maps r(X) is estimated as the time of the calls that have to run again over the time of the
-two copies, and several maps are taken at once, as long as the simulated iteration gets faster.
-
-Step 1 may spend the memory on keeps that save little, which step 2 cannot take back. So step 2 is done twice more: from
-the iteration that keeps what fits from the output backwards, if no more than `SIMULATED_MAPS` maps can be recomputed,
-and in groups from the one that swaps everything. The fastest of the three results is taken.
-
-Source: PoocH 4.4.3. Where it speaks of the overhead of swapping and recomputing, ours are differences of simulated
-times, which count what a change does to all other transfers and to memory. A map whose swap costs nothing is left.
-PoocH settles a map for good when its ratio is once 1 or more; ours gets another chance, as later changes may make it
-cheap.
+Source: PoocH 4.4.3. What differs: its overheads are differences of simulated times here, a map whose ratio is once 1 or
+more gets another chance, and two more beginnings are tried.
 """
 
 from __future__ import annotations

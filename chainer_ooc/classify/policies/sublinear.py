@@ -5,17 +5,8 @@
                                                               larger than the chosen size
     backward    m8 and m9 from m7, at once; then m4 to m6 from m3; then m0 to m2
 
-With segments of about the square root of n maps of equal size, both what stays and what a segment makes again is of
-that order. Maps are not of equal size: a segment is measured in bytes, and the size is searched for. Small segments
-make little again and keep much; the size is the one with which an iteration takes the least time among those that fit
-into the budget, or, if none does, the one that needs the least. Where everything fits, nothing is made again.
-
 Source: Chen et al. 2016, section 4 and algorithm 3 (segments of a given number of bytes, a search over it). What
-differs: the search tries sizes a fourth root of two apart over the whole range instead of a grid around the square
-root, and sizes by number of maps too; each is tried with two sets of possible borders, Chen's *candidates*: all maps,
-and only those on which everything after them rests alone, such as the sum at the end of a residual block, since a
-shortcut that passes a border would have its own chain reach back over it. Nothing is ever swapped: what cannot be
-recomputed stays.
+differs: the search, see docs/policies/sublinear.md. Nothing is ever swapped: what cannot be recomputed stays.
 """
 
 from __future__ import annotations

@@ -4,12 +4,10 @@
     verdict     SWAP rec. SWAP rec. KEEP KEEP            as many of the last as fit stay
 
 A swap-in starts together with the backward computation of the convolution before its use, whether memory is there or
-not. PoocH reports that this makes it fail (ResNet50, batch 640); here such a plan is refused before it runs.
+not.
 
 Source: PoocH 5.2, which describes its own implementation after SuperNeurons, and not SuperNeurons itself (that is
-`tensor-cache`). Where it is silent: *fits* means that no position needs more than the budget while nothing comes early,
-since swap-ins are scheduled without a look at memory; a map that cannot be recomputed, such as the batch, is swapped; a
-chain of recomputations leaves what it makes for the steps after, where memory allows it.
+`tensor-cache`). Where it is silent: docs/policies/superneurons.md.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """swap-all and swap-all-naive: every map leaves after its last forward use.
 
 swap-all brings maps back as early as the profiled free memory allows, swap-all-naive together with the computation
-before their use. Early is not always faster. The profile knows no copies: a swap-in that begins early, or a map that is
-wanted back before it is gone, can take memory that a computation then waits for, until a long swap-out ends. So
-swap-all simulates both schedules, and takes the naive one where that is faster.
+before their use. Early is not always faster, so that swap-all takes the faster schedule of the two; see
+docs/policies/swap-all.md.
 
 Source: PoocH 4.3, and 5.1 for "swap-all (w/o scheduling)"; the comparison is ours.
 """

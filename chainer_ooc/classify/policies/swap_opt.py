@@ -1,22 +1,11 @@
 """swap-opt: keep or swap, by simulation.
 
-The timeline of swapping everything shows which transfers are hidden behind computations. Those maps are swapped and not
-thought about again. Two sets remain: L_O, whose swap-outs are not hidden, and L_I, whose swap-ins are not::
+The timeline of swapping everything shows which transfers are hidden behind computations. Those maps are swapped. Two
+sets remain, of which maps are kept as docs/policies/swap-opt.md says::
 
     compute    [0][1][2][3][4]      .[4]...[3][2][1][0]
     copy-out      [ 0 ][ 1 ][ 2 ][ 3 ]                      L_O = {2, 3}: they end after the last forward call
     copy-in                           [ 3 ][ 2 ]            L_I = {3}: its use waits
-
-Maps of L_I are decided in a tree, those of L_O without L_I one by one from the output backwards. The tree has 2^|L_I|
-leaves, and where nearly every swap-in is waited for, that is out of reach. So it is searched whole only up to
-`TREE_DEPTH` maps. Beyond that, the maps are put in several orders, and along each the next map is kept as long as it
-fits: from the output (its memory is needed for the shortest time), from the smallest and the largest, and from the
-longest wait. Then each map of both sets changes sides once if that is faster.
-
-In the end more maps are kept if there is memory for them and nothing becomes slower, as no copy is quite free.
-
-A graph of thousands of maps takes steps of several maps at once: `STEPS` of them lead through all maps, each is halved
-where it does not fit, and the walk ends after `MISFITS` single maps in a row that do not.
 
 Source: PoocH 4.4.2. It does not say how its "semi brute-force" search stays feasible; the orders and the last pass are
 ours.

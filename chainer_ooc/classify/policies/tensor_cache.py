@@ -9,25 +9,9 @@ leave, the least recently used first, until it fits::
     map 1 (activation)          ####                     dropped after its last forward use, made again in backward
     map 2 ...                        ###########         stays
 
-- What a cheap layer made (pooling, activation, normalisation, dropout) is dropped, and made again in backward. Only
-  when no such map is left are *checkpoints* transferred: what comes from outside, what convolutions and products of
-  matrices made or what joins two segments of cheap layers (see `classify.kinds`), and all that cannot be made again.
-- A map that a later call of forward still reads, or that backward has begun to read, is locked as if in use: it would
-  have to come back at once.
-- A swap-in starts with the backward computation of the checkpoint before its use, or later, when memory is there.
-- Where even a chain of recomputations does not fit, what it makes is transferred instead.
-- Where everything fits nothing is transferred and nothing runs again.
-
-Recomputation is *speed-centric*: what a chain makes stays for the steps after; *memory-centric*: each step has its own
-chain run; or *cost-aware*: speed-centric for each segment whose maps, beside the step that needs them first, need no
-more than the largest single layer does anyway, else memory-centric.
-
 Source: SuperNeurons 3.3.1 (prefetching), 3.3.2 and algorithm 2 (tensor cache), 3.4 (cost-aware recomputation). What
-differs: SuperNeurons decides while it runs, here the profile is replayed beforehand, and a map leaves at most once; it
-recomputes cheap layers always, here only under pressure, as it transfers, and never transfers what they make. A dropped
-map goes after its last forward use and not at the moment of pressure, since to keep it longer costs memory and saves
-nothing. Left out: the choice of a convolution's algorithm by what memory is left (3.5), which is the matter of
-``chainer.config.ooc_workspace``.
+differs: SuperNeurons decides while it runs, here the profile is replayed beforehand. All rules, and what else differs:
+docs/policies/tensor-cache.md.
 """
 
 from __future__ import annotations

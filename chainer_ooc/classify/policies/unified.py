@@ -1,22 +1,12 @@
 """unified: what does not fit is left to the system, which pages it; nothing is swapped in.
 
-Maps stay from the output backwards as far as memory holds them, as with `capacity`. Each other one goes to far memory
-after its last forward use and is read there: on the host through a mapping of the spill file, of which the system reads
-the pages that are touched, and evicts those whose room it needs. Some steps before a map is read it is prefetched::
-
     forward    [0][1][2][3]                  budget: two maps beside the computation
     backward               [3][2][1][0]
-    copy-out      [0 ][1 ]                   2 and 3 stay
+    copy-out      [0 ][1 ]                   2 and 3 stay, as with `capacity`
     prefetch               ^1 ^0             pages come while 3 and 2 compute
 
-The budget covers what is not mapped. So mapped maps cost nothing of it in backward, more of them can stay than with
-`capacity`, and maps need not wait for room to come.
-
 Source: OOC-Paleo 4.3 (UM-Chainer). What differs: managed memory of a GPU moves pages both ways by itself; on the host a
-map is written to the file whole, by the swap-out. The paper calls its strategy similar to the capacity-based one, and
-says that in-core speed is kept: so here what fits is left alone. The paper does not say how far ahead it prefetches;
-`AHEAD` is ours. The simulator treats a mapped map as one that is swapped in by a copy that needs no memory, and leaves
-out what a page fault costs in the middle of a step.
+map is written to the file whole, by the swap-out. More in docs/policies/unified.md.
 """
 
 from chainer_ooc.classify.policies.capacity import keep_what_fits

@@ -1,20 +1,16 @@
 """vdnn-all, vdnn-conv and vdnn++: swap-ins start with a step before their use, and two of three wait at each layer.
 
-vdnn-all: every map is swapped, and copies are waited for at the end of each layer. A swap-in starts together with the
-step before the one that reads the map; that one starts when both have ended::
+vdnn-all: every map is swapped, and copies are waited for at the end of each layer::
 
     compute    [ step l+1 ]..[ step l ]          . idle: the map of step l has not come
     copy-in    [ map of l     ][ map of l-1 ]
 
-vdnn-conv: only what convolutions read is swapped. Convolutions take long enough to hide a copy, so a swap-in starts
-with the nearest step of a convolution before its use, or when backward begins, and that step's end waits for it::
+vdnn-conv: only what convolutions read is swapped, which take long enough to hide a copy::
 
     compute    [ conv 3 ..........][relu][norm][ conv 2 ..........]
     copy-in    [ input of conv 2 ]             [ input of conv 1 ]
 
-vdnn++: vdnn-all without the waits: a computation begins as soon as its own maps have come. The paper names only the aim
-of the schedule, so nothing but the waits is left out; PoocH 5.1 measures the result as "w/o scheduling", and
-`swap-all-naive` decides the same::
+vdnn++: vdnn-all without the waits, which is what `swap-all-naive` decides::
 
     compute    [ step l+1 ]..[ step l ].[ step l-1 ]
     copy-in    [ map of l  ][ map of l-1 ][ map of l-2 ]      a copy may outlast the step that it began with

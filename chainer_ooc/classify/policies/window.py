@@ -1,9 +1,8 @@
-"""window: what the iteration uses next stays or comes in, as far ahead as memory holds it.
+"""window: what the iteration uses next stays or comes in, as far ahead as memory holds it; see docs/policies/window.md.
 
-The variable sequence is what the calls and steps use, in order. At each position a window lies on it: from that
-position's first use to as many uses after it as the budget holds at once, beside what the computations in it allocate.
-A map whose next use is in the window when its forward uses end stays. Another leaves, and its swap-in starts when the
-head of the window reaches its use::
+The variable sequence is what the calls and steps use, in order. At each position a window lies on it, as long as the
+budget holds. A map whose next use is in it when its forward uses end stays. Another leaves, and its swap-in starts when
+the head of the window reaches its use::
 
     position      0    1    2    3  | 4    5    6    7
     sequence      a    a b  b c  c d  d    c    b    a
@@ -11,16 +10,8 @@ head of the window reaches its use::
     window at 3                  [= = = = = =]             c and d stay
     window at 5                            [= = = =]       b starts back, a does not yet
 
-The window holds many small maps or few large ones, so that the distance adapts to each part of the graph; there is no
-threshold to tune.
-
-It keeps within the budget if swapping everything does: of the maps that stay or come at a position, take the one whose
-window is the earliest to hold it; that window holds all the others too.
-
 Source: Window+VA 3. What differs: the size of the window is a parameter there, and memory is watched beside it; here
-the window is as large as memory allows. A map that it holds twice counts once. A map is away once, from its last
-forward use on, and comes back no earlier than backward begins. When an issued swap-out must have ended (figure 2b) is
-found while the plan runs, or is simulated: at the moment when memory is needed.
+the window is as large as memory allows. A map is away once, and comes back no earlier than backward begins.
 """
 
 from __future__ import annotations
