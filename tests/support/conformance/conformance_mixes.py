@@ -6,7 +6,7 @@ map can be recomputed, a swap if it can leave.
 import random
 
 from chainer_ooc.classify.policies import Policy
-from chainer_ooc.problem import Decision, Verdict, can_leave, verdict
+from chainer_ooc.problem import Decision, Verdict, can_leave, can_recompute
 
 SWAP_ALL = 'swap-all'
 RECOMPUTE_ALL = 'recompute-all'
@@ -16,7 +16,7 @@ RANDOM_MIX = 'random-mix-'
 def allowed(trace, min_bytes):
     """For each map its verdicts, the most drastic last."""
     leaving = [can_leave(each, min_bytes) for each in trace.maps]
-    again = verdict.can_recompute(trace, min_bytes)
+    again = can_recompute(trace, min_bytes)
     return [
         [Verdict.KEEP, *[Verdict.SWAP] * swap, *[Verdict.RECOMPUTE] * recompute]
         for swap, recompute in zip(leaving, again, strict=True)]

@@ -24,8 +24,7 @@ import chainer_ooc
 from chainer_ooc.classify.policies import POLICIES, Policy
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute import manager
-from chainer_ooc.problem import EARLY, WITH_THE_STEP_BEFORE, Decision, Verdict
-from chainer_ooc.problem import verdict as verdicts
+from chainer_ooc.problem import EARLY, WITH_THE_STEP_BEFORE, Decision, Verdict, can_leave, can_recompute
 from support.trainings.ooc_training import Outcome, Training
 from support.trainings.random_operations import LOSSES, OPERATIONS
 
@@ -328,7 +327,7 @@ def verdict_row(seed):
         share = draw.random()
         return Decision(tuple(
             draw.choice(_choices(each, recompute, min_bytes)) if draw.random() > share / 2 else Verdict.KEEP
-            for each, recompute in zip(trace.maps, verdicts.can_recompute(trace, min_bytes), strict=True)),
+            for each, recompute in zip(trace.maps, can_recompute(trace, min_bytes), strict=True)),
             EARLY if seed % 2 else WITH_THE_STEP_BEFORE)
     return Policy(f'drawn-{seed}', 'verdicts are drawn', decide)
 
@@ -339,13 +338,13 @@ def recompute_row():
         trace, min_bytes = problem.trace, problem.min_bytes
         return Decision(tuple(
             _choices(each, recompute, min_bytes)[-1]
-            for each, recompute in zip(trace.maps, verdicts.can_recompute(trace, min_bytes), strict=True)))
+            for each, recompute in zip(trace.maps, can_recompute(trace, min_bytes), strict=True)))
     return Policy('recompute-all', 'recomputes all it can', decide)
 
 
-def _choices(feature_map, can_recompute, min_bytes):
-    choices = [Verdict.SWAP] if verdicts.can_leave(feature_map, min_bytes) else []
-    if can_recompute:
+def _choices(feature_map, recompute, min_bytes):
+    choices = [Verdict.SWAP] if can_leave(feature_map, min_bytes) else []
+    if recompute:
         choices.append(Verdict.RECOMPUTE)
     return choices or [Verdict.KEEP]
 
