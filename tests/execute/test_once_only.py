@@ -13,8 +13,7 @@ from chainer_ooc.execute import manager
 from chainer_ooc.execute.graphs.graphs import ONCE_ONLY
 from chainer_ooc.execute.graphs.once_only import ROOM_FOR_UNKNOWN
 from chainer_ooc.execute.graphs.patience import RECORDED_OF
-from chainer_ooc.execute.iteration.compared import Compared
-from chainer_ooc.execute.iteration.counted import Counted
+from chainer_ooc.execute.iteration.compared import Compared, Counted
 from chainer_ooc.execute.storage.account import find
 from support.combinations import spread
 from support.interrupting import interrupted_at

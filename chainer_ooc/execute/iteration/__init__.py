@@ -10,6 +10,6 @@
     comparison              whether what runs is what was recorded
     unmoved                 calls and steps that touch only what never moves: they are compared and counted
     quiet                   an iteration in which nothing has to leave: it is compared or counted, and nothing else
-    compared, counted       what has run of it, of a known graph, or of one that need not be known
+    compared                what has run of it, of a known graph, or of one that need not be known
     iteration               one call and one step from top to bottom
 """

@@ -1,14 +1,14 @@
-"""What has run of a quiet iteration, see `quiet`; and one that is compared with the recording of a known graph."""
+"""What has run of a quiet iteration, see `quiet`: compared with the recording of a known graph, or counted."""
 
 from __future__ import annotations
 
-import abc
 import functools
 from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 from chainer_ooc.execute.graphs.following import Following
 from chainer_ooc.execute.graphs.graph import Graph
+from chainer_ooc.execute.graphs.once_only import ROOM_FOR_UNKNOWN, OnceOnly
 from chainer_ooc.execute.iteration.comparison import Calls, Comparison, gives
 from chainer_ooc.execute.memory.budget import LOOK_EVERY
 from chainer_ooc.execute.other_threads import OtherThreads
@@ -32,24 +32,6 @@ class Quiet(Comparison):
         self._following, self._has_room = following, has_room
         self.in_backward = False
 
-    @property
-    @abc.abstractmethod
-    def maps_bytes(self) -> int:
-        """What its maps take together, or more."""
-
-    @property
-    @abc.abstractmethod
-    def peak_bytes(self) -> int:
-        """The most that near memory held, or more."""
-
-    @abc.abstractmethod
-    def expects_call(self, function: Any, inputs: Sequence[Any]) -> bool:
-        """Whether this call may run as in plain Chainer."""
-
-    @abc.abstractmethod
-    def note_call(self, function: Any, outputs: Sequence[Any]) -> bool:
-        """Adds a call that has run; False if the next one may not run like that."""
-
     def begin_backward(self) -> bool:
         """Begins a backward pass; False if it may not run as in plain Chainer."""
         self.in_backward = True
@@ -57,24 +39,8 @@ class Quiet(Comparison):
         return True
 
     def end_backward(self) -> None:
+        """A backward pass is over."""
         self.in_backward = False
-
-    @abc.abstractmethod
-    def expects_step(self, function: Any) -> bool:
-        """Whether this step may run as in plain Chainer."""
-
-    @abc.abstractmethod
-    def note_step(self, function: Any) -> None:
-        """Adds a step that has run."""
-
-    @abc.abstractmethod
-    def stepped(self) -> Set[int]:
-        """The numbers of the calls whose steps have run."""
-
-    def functions(self) -> list[tuple[Any, bool]]:
-        """The functions of its calls that are alive and in their graph, in order, and whether their steps have run."""
-        stepped = self.stepped()
-        return [(each, number in stepped) for number, each in self.calls.alive()]
 
 
 class Compared(Quiet):
@@ -92,10 +58,12 @@ class Compared(Quiet):
 
     @property
     def maps_bytes(self) -> int:
+        """What its maps take together."""
         return self.graph.trace.maps_bytes
 
     @property
     def peak_bytes(self) -> int:
+        """The most that near memory held, or more."""
         return self._following.orders.plan.peak_bytes
 
     # --- forward ---------------------------------------------------------------------------------------------------
@@ -161,7 +129,75 @@ class Compared(Quiet):
                      or self._go_on_as(self._following.stepped(self.next_step, number, ''))))
 
     def note_step(self, function: Any) -> None:
+        """Adds a step that has run."""
         self.next_step += 1
 
     def stepped(self) -> Set[int]:
+        """The numbers of the calls whose steps have run."""
         return {each.call for each in self.graph.trace.steps[:self.next_step]}
+
+
+class Counted(Quiet):
+    """One of an unknown graph, while what it needs, estimated from the bytes that its calls give, surely fits.
+
+    Left out: what does not fit is not seen before a call has run; where the device knows, it asks for room then.
+
+    Args:
+        like: what recorded graphs need.
+        beside_bytes: what stands beside its maps.
+    """
+
+    def __init__(self, like: OnceOnly, beside_bytes: int, parameters: Parameters, following: Following,
+                 has_room: Callable[[int], bool]):
+        super().__init__(parameters, following, has_room)
+        following.follow_none()
+        self._like, self._beside_bytes = like, beside_bytes
+        self._granted_bytes = ROOM_FOR_UNKNOWN * like.most_bytes
+        self._given_bytes = 0
+        self._stepped: set[int] = set()
+
+    @property
+    def maps_bytes(self) -> int:
+        """What its maps take together, by its estimate."""
+        return self._like.need_bytes(self._given_bytes)
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that near memory held, by its estimate."""
+        return self._beside_bytes + self.maps_bytes
+
+    def take_over(self, before: Compared) -> None:
+        """Goes on where one that was compared has turned out to be of an unknown graph."""
+        calls, self.calls = before.graph.trace.calls, before.calls
+        self._given_bytes = sum(form.nbytes for call in calls[:len(self.calls.functions)] for form in call.results)
+        self.in_backward, self._stepped = before.in_backward, {*before.stepped()}
+        self.sessions_made = before.sessions_made
+
+    def expects_call(self, function: Any, inputs: Sequence[Any]) -> bool:
+        """Whether it is one of forward, and all parameters that it is given are in the account."""
+        return (not self.in_backward and not self._stepped and OtherThreads.made == self.sessions_made
+                and all(self._parameters.number_of(each) is not None for each in inputs
+                        if hasattr(each, 'update_rule')))
+
+    def note_call(self, function: Any, outputs: Sequence[Any]) -> bool:
+        """Adds a call; False if what it gave is too much, or the device has little room left."""
+        self.calls.add(function)
+        self._given_bytes += sum([each._data[0].nbytes for each in outputs])
+        need_bytes = self._like.need_bytes(self._given_bytes)
+        if need_bytes > self._granted_bytes:
+            self._granted_bytes = ROOM_FOR_UNKNOWN * need_bytes
+            return self._has_room(self._granted_bytes)
+        return len(self.calls.functions) % LOOK_EVERY > 0 or self._has_room(self._like.computing_bytes)
+
+    def expects_step(self, function: Any) -> bool:
+        """Whether it is of one of its calls, and makes no graph."""
+        return (self.calls.number(function) >= 0 and OtherThreads.made == self.sessions_made
+                and (bool(self._stepped) or not makes_graphs()))
+
+    def note_step(self, function: Any) -> None:
+        """Adds a step that has run."""
+        self._stepped.add(self.calls.number(function))
+
+    def stepped(self) -> Set[int]:
+        """The numbers of the calls whose steps have run."""
+        return self._stepped

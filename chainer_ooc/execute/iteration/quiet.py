@@ -25,9 +25,8 @@ from typing import Any
 from chainer_ooc.config import Settings
 from chainer_ooc.execute.graphs.following import Following
 from chainer_ooc.execute.graphs.once_only import ROOM_FOR_UNKNOWN
-from chainer_ooc.execute.iteration.compared import MOST_DIFFERENCES, Compared, Quiet
+from chainer_ooc.execute.iteration.compared import MOST_DIFFERENCES, Compared, Counted
 from chainer_ooc.execute.iteration.comparison import Calls, given_to, made_by
-from chainer_ooc.execute.iteration.counted import Counted
 from chainer_ooc.execute.iteration.left import hand_over_batches
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.other_threads import OtherThreads
@@ -48,7 +47,7 @@ class Quietly(abc.ABC):
         counted: gives what counts it, if it may be of an unknown graph.
     """
 
-    quiet: Quiet | None = None
+    quiet: Compared | Counted | None = None
     was_quiet = False
     settings: Settings
     recorder: Recorder
@@ -112,9 +111,10 @@ class Quietly(abc.ABC):
         if quiet is None:
             return
         self.was_quiet, span = True, self.leave()
-        for function, has_stepped in quiet.functions():
+        stepped, alive = quiet.stepped(), [*quiet.calls.alive()]  # a list: all stay alive meanwhile
+        for number, function in alive:
             self.after_call(function, given_to(function), made_by(function), span)
-            if has_stepped:
+            if number in stepped:
                 self.after_step(function, retained(function), span)
         if quiet.in_backward:
             self.begin_backward()
@@ -127,7 +127,7 @@ class QuietIterations:
         self._memory = memory
         self._parameters = parameters
         self._other_threads = other_threads
-        self._before: list[tuple[Quietly, Quiet]] = []
+        self._before: list[tuple[Quietly, Compared | Counted]] = []
 
     def begin(self, iteration: Quietly, following: Following, unaccounted_bytes: int, function: Any,
               inputs: Sequence[Any]) -> None:
