@@ -20,9 +20,8 @@ from typing import Any
 from chainer_ooc.config import Settings
 from chainer_ooc.errors import InfeasibleBudgetError, SpillError
 from chainer_ooc.execute.graphs.graph import Graph
-from chainer_ooc.execute.graphs.graphs import ASKED_GRAPHS, Graphs, share_reuse
+from chainer_ooc.execute.graphs.graphs import ASKED_GRAPHS, Graphs, OnceOnly, share_reuse
 from chainer_ooc.execute.graphs.likeness import Forms
-from chainer_ooc.execute.graphs.once_only import OnceOnly, once_only
 from chainer_ooc.execute.graphs.orders import NO_ORDERS, Conditions
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.recording.expected import Models
@@ -97,8 +96,8 @@ class Following:
         alike = self._graphs.beginning_with(label, arguments)
         self._alike = alike[1:]
         self._follow(alike[0] if alike else self._graphs.resembling(label, arguments, first_bytes))
-        self.once_only = None if self.graph is not None and self.graph.has_returned else once_only(
-            self._graphs.once_only(), self._conditions, self._sources)
+        self.once_only = None if self.graph is not None and self.graph.has_returned else self._graphs.once_only(
+            self._conditions, self._sources)
 
     def refusal(self, error: InfeasibleBudgetError) -> InfeasibleBudgetError:
         """The error where a computation does not fit: its floor has all that is known to come beside what stands."""

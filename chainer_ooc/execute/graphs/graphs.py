@@ -1,19 +1,23 @@
 """The graphs that were recorded (P8).
 
 A graph is known by the fingerprint of its recording. Which one an iteration follows is decided in `following`. A graph
-of a size that was never recorded is estimated from another size of it.
+of a size that was never recorded is estimated from another size of it. Where graphs come once only, as those of
+sentences whose lengths never come together again, recording them is in vain, and where memory is ample they need no
+plan: what one of them takes is estimated from the bytes that its calls give, by those that were recorded (`OnceOnly`).
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from chainer_ooc.backends.base import Backend
 from chainer_ooc.config import Settings
 from chainer_ooc.cost.costs import measured
-from chainer_ooc.errors import InfeasibleBudgetError
+from chainer_ooc.errors import InfeasibleBudgetError, OocError
 from chainer_ooc.execute.graphs import shared_plans
 from chainer_ooc.execute.graphs.graph import Graph, Sources
 from chainer_ooc.execute.graphs.likeness import Forms
@@ -32,6 +36,9 @@ SIZES = 8
 #: Graphs are said to come once only when so many of the latest have not come again.
 ONCE_ONLY = 8
 
+#: An unknown graph may need so many times what the largest recorded one does. Asked for at first, and as it grows.
+ROOM_FOR_UNKNOWN = 2
+
 #: A refusal names a budget that is enough for so many of the latest graphs.
 ASKED_GRAPHS = 8
 
@@ -45,6 +52,25 @@ SECOND_ORDER = 'a backward pass makes a graph (double backprop), and what stands
 CUT_OFF = 'the program has cut maps off from their graph (unchain), and what goes on from them may be another graph'
 FIRST_ROUND = 'several graphs were recorded, none of them twice, and the program has not come back to the first one'
 FROM_FILE = 'its recording is read from the file {} (chainer.config.ooc_plan): delete that to have it recorded anew'
+
+
+@dataclass(frozen=True)
+class OnceOnly:
+    """What recorded graphs need.
+
+    Attributes:
+        most_bytes: the largest of them, with all of its maps and its largest computation.
+        computing_bytes: the largest computation.
+        share: the most that any needs, over what its calls give.
+    """
+
+    most_bytes: int
+    computing_bytes: int
+    share: float
+
+    def need_bytes(self, given_bytes: int) -> int:
+        """What a graph needs whose calls give so much."""
+        return math.ceil(self.share * given_bytes)
 
 
 class Graphs:
@@ -82,13 +108,24 @@ class Graphs:
         """The graph that ran last."""
         return next(reversed(self._graphs.values()), None)
 
-    def once_only(self) -> list[Graph]:
-        """Those that were measured, the largest first, if none of the latest graphs has come again; else none."""
+    def once_only(self, conditions: Conditions, sources: Sources) -> OnceOnly | None:
+        """What those that were measured need; None if one of the latest has come again, or an unknown may lack room."""
         latest = list(itertools.islice(reversed(self._graphs.values()), ONCE_ONLY))
         if len(latest) < ONCE_ONLY or any(each.has_returned or each.makes_graphs for each in latest):
-            return []
-        return sorted(filter(Graph.may_be_quiet, self._graphs.values()),
-                      key=lambda each: each.trace.maps_bytes, reverse=True)
+            return None
+        known = [each for each in self._graphs.values() if each.may_be_quiet()]
+        largest = max(known, key=lambda each: each.trace.maps_bytes, default=None)
+        try:
+            plan = None if largest is None else largest.orders_for(conditions, sources).plan
+        except OocError:  # it is told when that graph is followed
+            return None
+        if plan is None or not plan.moves_nothing:
+            return None
+        traces = [each.trace for each in known]
+        needs = OnceOnly(max(each.most_bytes for each in traces), max(each.most_computing_bytes for each in traces),
+                         max(each.most_bytes / max(1, each.given_bytes) for each in traces))
+        has_room = plan.peak_bytes + (ROOM_FOR_UNKNOWN - 1) * needs.most_bytes <= conditions.budget_bytes
+        return needs if has_room else None
 
     def traces(self) -> list[Trace]:
         """The recordings, that of the graph that ran last at the end."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from chainer_ooc.execute.graphs.following import Following
 from chainer_ooc.execute.graphs.graph import Graph
-from chainer_ooc.execute.graphs.once_only import ROOM_FOR_UNKNOWN, OnceOnly
+from chainer_ooc.execute.graphs.graphs import ROOM_FOR_UNKNOWN, OnceOnly
 from chainer_ooc.execute.iteration.comparison import Calls, Comparison, gives
 from chainer_ooc.execute.memory.budget import LOOK_EVERY
 from chainer_ooc.execute.other_threads import OtherThreads

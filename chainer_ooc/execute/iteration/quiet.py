@@ -24,7 +24,7 @@ from typing import Any
 
 from chainer_ooc.config import Settings
 from chainer_ooc.execute.graphs.following import Following
-from chainer_ooc.execute.graphs.once_only import ROOM_FOR_UNKNOWN
+from chainer_ooc.execute.graphs.graphs import ROOM_FOR_UNKNOWN
 from chainer_ooc.execute.iteration.compared import MOST_DIFFERENCES, Compared, Counted
 from chainer_ooc.execute.iteration.comparison import Calls, given_to, made_by
 from chainer_ooc.execute.iteration.left import hand_over_batches
