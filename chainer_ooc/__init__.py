@@ -15,7 +15,6 @@ from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.version import __version__
 
 if TYPE_CHECKING:
-    from chainer_ooc.execute.session import Session
     from chainer_ooc.execute.tally import IterationStats
     from chainer_ooc.plans.plan import Plan
     from chainer_ooc.plans.run import Run
@@ -62,7 +61,9 @@ def stats() -> IterationStats | None:
 
 def plan() -> Plan | None:
     """Returns the plan in force in the calling thread, or None while its graph is still being recorded."""
-    session = _session()
+    from chainer_ooc.execute import manager
+
+    session = manager.current()
     return None if session is None else session.plan()
 
 
@@ -154,12 +155,6 @@ def reset(*, unpin: bool = False) -> None:
     from chainer_ooc.execute import manager
 
     manager.reset(unpin)
-
-
-def _session() -> Session | None:
-    from chainer_ooc.execute import manager
-
-    return manager.current()
 
 
 def policies() -> dict[str, str]:

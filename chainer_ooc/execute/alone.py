@@ -35,7 +35,7 @@ class Evaluations:
         """Runs one of them."""
         with LOCK:
             self._memory.leave_all_room()
-            self._parameters.evaluate(inputs)
+            self._parameters.expected.see(inputs)
             if self._on_file is not None:
                 self._on_file.before_call(inputs)
         try:

@@ -164,7 +164,7 @@ def made(array: Any) -> None:
     with LOCK:
         on_file = _session('host').on_file
         if on_file is not None:
-            on_file.made(array)
+            on_file.take_array(array)  # before others are made, or a model would have to fit
 
 
 def update(rule: Any, parameter: Any) -> None:

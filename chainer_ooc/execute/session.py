@@ -258,7 +258,7 @@ class Session:
     def note_sent(self, parameters: Iterable[Any]) -> None:
         """See `Expected.note_sent`."""
         with LOCK:
-            self._parameters.note_sent(parameters)
+            self._parameters.expected.note_sent(parameters)
 
     def is_idle(self) -> bool:
         """Whether none of its maps is away, and no thread runs a pass in it."""

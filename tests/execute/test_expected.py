@@ -85,7 +85,7 @@ def test_gradients_that_an_update_has_used_stay_used_whatever_runs_backward_besi
 
 def test_a_model_that_was_only_evaluated_is_expected_to_be_trained_if_an_optimizer_has_it():
     model, known = Network(), Parameters()
-    known.evaluate([np.ones(3, np.float32), *model.params()])
+    known.expected.see([np.ones(3, np.float32), *model.params()])
     assert expected(known) == 0
     optimizer = chainer.optimizers.MomentumSGD().setup(model)
     assert expected(known) == 3 * model.nbytes

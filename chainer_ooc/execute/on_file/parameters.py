@@ -50,11 +50,20 @@ class ParametersOnFile:
         """
         self._is_full = False
         return [was_metered for parameter in parameters for each in _arrays_of(parameter, parameter.update_rule)
-                for was_metered in self._take(each)]
+                for was_metered in self.take_array(each)]
 
-    def made(self, array: Any) -> None:
-        """A parameter's array, or its gradient's, was made: before others are made, or a model would have to fit."""
-        self._take(array)
+    def take_array(self, array: Any) -> list[bool]:
+        """Lays an array's block in far memory, unless it is a feature map; [whether it was metered], or [] if not."""
+        if not arrays.is_array(array) or array.nbytes < self._least_bytes:
+            return []
+        root = arrays.root_of(array)
+        if root is None or self.is_on_file(root) or storage_at(root) is not None or not self._blocks.back(root):
+            if self._blocks.refusal and not self._is_told:
+                self._is_told = True
+                log.logger.warning('parameters stay in memory from now on, as the system refuses mappings of the spill '
+                                   'file: %s', self._blocks.refusal)
+            return []
+        return [self._meter.exclude(root)]
 
     def before_call(self, inputs: Iterable[Any]) -> list[bool]:
         """A forward call is about to read these; see `take`."""
@@ -72,7 +81,7 @@ class ParametersOnFile:
             if hasattr(parameter, 'update_rule'):
                 self._drop(array_in_slot(parameter))
                 for each in gradients.get(node, ()):
-                    self._take(array_in_slot(each))
+                    self.take_array(array_in_slot(each))
 
     def run(self, rule: Any, parameter: Any, run_in_parts: Callable[[FileBacked], bool], run: Callable[[], None]
             ) -> None:
@@ -98,7 +107,7 @@ class ParametersOnFile:
         with LOCK:
             for each in _arrays_of(parameter, rule):
                 try:
-                    self._take(each)
+                    self.take_array(each)
                 except SpillError as error:  # other parameters were updated: these have to be, too
                     if not self._is_full:
                         log.logger.warning('%s; what updates make stays in memory, and the next iteration is refused '
@@ -106,19 +115,6 @@ class ParametersOnFile:
                     self._is_full = True
                     return
                 self._drop(each)
-
-    def _take(self, array: Any) -> list[bool]:
-        """Lays an array's block in far memory, unless it is a feature map; [whether it was metered], or [] if not."""
-        if not arrays.is_array(array) or array.nbytes < self._least_bytes:
-            return []
-        root = arrays.root_of(array)
-        if root is None or self.is_on_file(root) or storage_at(root) is not None or not self._blocks.back(root):
-            if self._blocks.refusal and not self._is_told:
-                self._is_told = True
-                log.logger.warning('parameters stay in memory from now on, as the system refuses mappings of the spill '
-                                   'file: %s', self._blocks.refusal)
-            return []
-        return [self._meter.exclude(root)]
 
     def _drop(self, array: Any) -> None:
         if arrays.is_array(array) and array.nbytes >= self._least_bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import weakref
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +43,9 @@ class Parameters:
     """The parameters that functions were given, by numbers.
 
     Blocks for which `is_on_file` holds, by their roots, need no near memory; None: all others do.
+
+    Attributes:
+        expected: what they will take that they do not yet.
     """
 
     def __init__(self, is_on_file: Callable[[Any], bool] | None = None) -> None:
@@ -50,7 +53,7 @@ class Parameters:
         self._parameters: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._numbers = itertools.count()
         self._roots: dict[int, weakref.ref[Any]] = {}
-        self._expected = Expected()
+        self.expected = Expected()
 
     def add(self, parameter: Any) -> int:
         """Adds a parameter, whose array is no feature map (P5), and gives its number, which no other ever gets."""
@@ -119,7 +122,7 @@ class Parameters:
         for number, parameter in self._alive():
             gradient_bytes = self._nbytes(gradient_of(parameter), None)
             if used is None or number in used.own:
-                if self._expected.is_unused(parameter):
+                if self.expected.is_unused(parameter):
                     backward_bytes += gradient_bytes
                     most_bytes = max(most_bytes, gradient_bytes)
                 if not gradient_bytes and used is not None and number in used.stood:
@@ -132,7 +135,7 @@ class Parameters:
                 backward_bytes += gradient_bytes
             elif number in used.beside:
                 forward_bytes += self._nbytes(array_of(parameter), None)
-        forward_bytes += self._expected.nbytes(self.alive(), self._lies_on_file)
+        forward_bytes += self.expected.nbytes(self.alive(), self._lies_on_file)
         backward_bytes += 0 if adds_up else most_bytes
         steady_bytes = beside.steady_bytes + left_bytes
         return Standing(steady_bytes + beside.gradient_bytes, steady_bytes + certain_bytes, left_bytes,
@@ -150,16 +153,8 @@ class Parameters:
         """Those that functions were given, and that are there still."""
         return [each for _, each in self._alive()]
 
-    def evaluate(self, inputs: Sequence[Any]) -> None:
-        """Notes what a function was given without backprop: parameters among it may be trained later."""
-        self._expected.see(inputs)
-
     def begin_backward(self) -> None:
-        self._expected.begin_backward(self.alive())
-
-    def note_sent(self, parameters: Iterable[Any]) -> None:
-        """See `Expected.note_sent`."""
-        self._expected.note_sent(parameters)
+        self.expected.begin_backward(self.alive())
 
     def _nbytes(self, array: Any, is_counted: Callable[[Any], bool] | None) -> int:
         if self._is_on_file is not None or is_counted is not None:  # else it is nobody's
