@@ -10,7 +10,7 @@ folder imports only those below it; its own docstring lists its files::
                                                      before_step   brings back what backward reads, makes room
                                                      after_step    drops what is over
     graphs/                 recorded graphs and their plans: which one is this, and what leaves or comes now
-    on_file/                parameters, gradients and the optimizer's state in far memory
+    on_file                 parameters, gradients and the optimizer's state in far memory
     recording/              rows of what calls and steps touch, from which a trace is made
     memory/                 near memory within its budget: swap-outs, swap-ins, eviction, recomputation
     functions/              what is known about a function, and how its call is run again

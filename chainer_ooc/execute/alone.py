@@ -12,7 +12,7 @@ from typing import Any
 from chainer_ooc.backends.arrays import is_array
 from chainer_ooc.execute.functions.prototype import may_change_maps, may_write_inputs
 from chainer_ooc.execute.memory.residency import Residency
-from chainer_ooc.execute.on_file.parameters import ParametersOnFile
+from chainer_ooc.execute.on_file import ParametersOnFile
 from chainer_ooc.execute.recording.parameters import Parameters
 from chainer_ooc.execute.storage.account import find
 from chainer_ooc.execute.storage.computing import forget_computations, run_as

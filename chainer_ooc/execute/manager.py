@@ -19,11 +19,9 @@ from typing import Any
 
 from chainer_ooc import config
 from chainer_ooc.backends import BackendOptions, choose, device_of, expect_arrays, give_back
-from chainer_ooc.backends.file_backed import FileBacked
 from chainer_ooc.execute.alone import run_alone
 from chainer_ooc.execute.functions.prototype import may_write, may_write_inputs
-from chainer_ooc.execute.on_file import update as in_parts
-from chainer_ooc.execute.on_file.parameters import ParametersOnFile
+from chainer_ooc.execute.on_file import ParametersOnFile, run_whole
 from chainer_ooc.execute.session import Session
 from chainer_ooc.execute.shortage import advise_on_errors, explain_outside
 from chainer_ooc.execute.storage.account import find
@@ -169,23 +167,17 @@ def made(array: Any) -> None:
 
 def update(rule: Any, parameter: Any) -> None:
     """Updates a parameter, with the hooks of its rule, while chainer.config.ooc_parameters is set."""
-    _run_on_file(rule, parameter, functools.partial(in_parts.update, rule=rule, parameter=parameter),
-                 functools.partial(rule._update_core_with_hooks, parameter))
+    _run_on_file(rule, parameter, None)
 
 
 def call_hook(hook: Any, rule: Any, parameter: Any) -> None:
     """Calls an optimizer's hook for a parameter while chainer.config.ooc_parameters is set."""
-    _run_on_file(rule, parameter, functools.partial(in_parts.call_hook, hook=hook, rule=rule, parameter=parameter),
-                 functools.partial(hook, rule, parameter))
+    _run_on_file(rule, parameter, hook)
 
 
-def _run_on_file(rule: Any, parameter: Any, run_in_parts: Callable[[FileBacked], bool], run: Callable[[], None]
-                 ) -> None:
+def _run_on_file(rule: Any, parameter: Any, hook: Any) -> None:
     on_file = _on_file()
-    if on_file is None:
-        run()
-    else:
-        on_file.run(rule, parameter, run_in_parts, run)
+    (run_whole if on_file is None else on_file.run)(rule, parameter, hook)
 
 
 def _on_file() -> ParametersOnFile | None:

@@ -36,7 +36,7 @@ from chainer_ooc.execute.iteration.left import hand_over
 from chainer_ooc.execute.iteration.quiet import QuietIterations
 from chainer_ooc.execute.lessons import Lessons
 from chainer_ooc.execute.memory.residency import Residency
-from chainer_ooc.execute.on_file.parameters import ParametersOnFile
+from chainer_ooc.execute.on_file import ParametersOnFile
 from chainer_ooc.execute.other_threads import OtherThreads
 from chainer_ooc.execute.recording.parameters import Parameters
 from chainer_ooc.execute.shortage import explain, explain_outside, what_holds

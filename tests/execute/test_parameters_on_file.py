@@ -16,8 +16,7 @@ import chainer_ooc
 from chainer_ooc.backends.host import arena
 from chainer_ooc.backends.host.backend import HostBackend
 from chainer_ooc.errors import ConfigError, InfeasibleBudgetError, SpillError
-from chainer_ooc.execute import manager
-from chainer_ooc.execute.on_file import update
+from chainer_ooc.execute import manager, on_file
 from support.forked import forked
 from support.trainings.ooc_training import bits_of, ooc
 
@@ -136,7 +135,7 @@ OPTIMIZERS = {
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch):
     """Parts that are no whole rows, the last of which is smaller."""
-    monkeypatch.setattr(update, 'PART_BYTES', WEIGHT_BYTES // 7 + 4)
+    monkeypatch.setattr(on_file, 'PART_BYTES', WEIGHT_BYTES // 7 + 4)
     yield
     chainer_ooc.reset()
 
@@ -212,7 +211,7 @@ def test_what_treats_each_element_by_itself_sees_parts_and_all_else_the_whole(mo
           [] if name == 'update_core_cpu' else [kind(0.01)], count=1)
     sizes = [int(np.prod(shape)) for shape in shapes if np.prod(shape) > SIDE * 20]
     if kind in (optimizers.sgd.SGDRule, hooks.WeightDecay):
-        assert max(sizes) == update.PART_BYTES // 4
+        assert max(sizes) == on_file.PART_BYTES // 4
         assert 1.8 * SIDE * SIDE < sum(sizes) <= 2 * SIDE * SIDE
     else:
         assert sizes == [SIDE * SIDE] * 2

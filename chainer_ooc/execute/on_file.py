@@ -1,19 +1,26 @@
-"""Which parameters, gradients and states of optimizers lie in far memory, and how long their bytes are near.
+"""Parameters, gradients and the optimizer's state in far memory (`chainer.config.ooc_parameters`).
 
     a parameter            as it is made, or before the first computation that reads it; near while one reads it
     its gradient           from the end of the step that made it; near in that step and wherever the program reads it
-    the optimizer's state  from its first update on; near in parts (`update`)
+    the optimizer's state  from its first update on; near in parts
 
 They are none of the account then, nor of what plans count: all that is near is what a computation in hand reads, or
-what the program touches between computations.
+what the program touches between computations. Updates are by a part at a time, with the bits of an update as a whole::
+
+    far memory --read--> some elements of the parameter, the gradient, the state --rule, hooks--> --write--> back
+
+Rules and hooks of Chainer's own that treat each element by itself see a parameter of some elements, in one dimension.
+All others have the whole one.
 
 Source: the idea of ZeRO-Infinity (Rajbhandari et al., 2021), with the addresses left as they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.file_backed import FileBacked
@@ -27,6 +34,17 @@ from chainer_ooc.execute.storage.slots import array_in_slot
 
 #: Smaller arrays stay whatever `ooc_min_bytes` is: each that lies in far memory is a mapping of the process.
 LEAST_BYTES = 64 << 10
+
+#: Of each array that an update has near at once. Larger parts gain nothing: it is as many bytes of calls as of copies.
+PART_BYTES = 4 << 20
+
+#: Rules of Chainer's that treat each element by itself, change their arrays where they are, and nothing else. MSVAG has
+#: a power of its own, and SMORMS3 makes its arrays anew.
+_RULES = ('AdaDeltaRule', 'AdaGradRule', 'AdamRule', 'CorrectedMomentumSGDRule', 'MomentumSGDRule', 'NesterovAGRule',
+          'RMSpropRule', 'RMSpropGravesRule', 'SGDRule')
+
+#: Hooks of Chainer's that treat each element by itself, and change the gradient where it is.
+_HOOKS = ('GradientHardClipping', 'Lasso', 'WeightDecay')
 
 
 class ParametersOnFile:
@@ -83,22 +101,21 @@ class ParametersOnFile:
                 for each in gradients.get(node, ()):
                     self.take_array(array_in_slot(each))
 
-    def run(self, rule: Any, parameter: Any, run_in_parts: Callable[[FileBacked], bool], run: Callable[[], None]
-            ) -> None:
-        """Runs an update or a hook of a parameter in parts, where that can be (`update`), else as a whole.
+    def run(self, rule: Any, parameter: Any, hook: Any) -> None:
+        """Updates a parameter, or calls an optimizer's hook for it, see `run_whole`; in parts where that can be.
 
         What far memory has no room for stays in memory, or some parameters would be updated and others not.
 
         Raises:
-            SpillError: far memory cannot be read or written.
+            SpillError: far memory cannot be read or written. Parts before that one are updated, those behind are not.
         """
         self._take_all(rule, parameter)
         if not self.is_on_file(arrays.root_of(parameter.array)):
-            run()
+            run_whole(rule, parameter, hook)
             return
-        if not run_in_parts(self._blocks):
+        if not _run_in_parts(self._blocks, rule, parameter, hook):
             with self._blocks.writing():
-                run()
+                run_whole(rule, parameter, hook)
             self._blocks.note_written(
                 sum(each.nbytes for each in _arrays_of(parameter, rule) if arrays.is_array(each)))
         self._take_all(rule, parameter)  # a rule may have made its state anew
@@ -124,3 +141,67 @@ class ParametersOnFile:
 def _arrays_of(parameter: Any, rule: Any) -> list[Any]:
     """A parameter's array, its gradient, and what its rule keeps for it, as far as they are there."""
     return [array_in_slot(parameter), gradient_of(parameter), *state_of(rule)]
+
+
+def run_whole(rule: Any, parameter: Any, hook: Any) -> None:
+    """Updates a parameter, with the hooks of its rule, or calls an optimizer's `hook` for it alone, if there is one."""
+    if hook is None:
+        rule._update_core_with_hooks(parameter)
+    else:
+        hook(rule, parameter)
+
+
+def _run_in_parts(blocks: FileBacked, rule: Any, parameter: Any, hook: Any) -> bool:
+    """As `run_whole`, with some elements at a time; False, and nothing was done, if that cannot be.
+
+    Raises:
+        SpillError: see `ParametersOnFile.run`.
+    """
+    import chainer
+
+    before = rule.state if hook is None else None
+    state = before or {}
+    hooks = _hooks_of(rule) if hook is None else [hook]
+    whole = {'array': parameter.array, 'grad': parameter.grad, **state}
+    written = [*(['array'] if hook is None else []), *(['grad'] if hooks else []), *state]
+    if (not all(_is_of(each, 'chainer.optimizer_hooks.', _HOOKS) for each in hooks)
+            or (hook is None and not _is_of(rule, 'chainer.optimizers.', _RULES))
+            or not _can_be_in_parts(whole, written)):
+        return False
+    flat = {name: each.reshape(-1) for name, each in whole.items()}
+    count = max(1, PART_BYTES // max(each.itemsize for each in flat.values()))
+    try:
+        for first in range(0, flat['array'].size, count):
+            own = {name: np.empty_like(each[first:first + count]) for name, each in flat.items()}
+            for name, each in own.items():
+                blocks.read(flat[name][first:first + count], each)
+            part = chainer.Parameter(own['array'], name=parameter.name)
+            part.grad, part._loss_scale = own['grad'], parameter._loss_scale
+            if hook is None:
+                rule._state = {name: own[name] for name in state}
+            run_whole(rule, part, hook)
+            for name in written:
+                blocks.write(flat[name][first:first + count], own[name])
+    finally:
+        if hook is None:
+            rule._state = before
+    return True
+
+
+def _is_of(value: Any, package: str, names: tuple[str, ...]) -> bool:
+    """Whether a rule or a hook is of one of these classes of Chainer's, with none of its methods replaced."""
+    kind = type(value)
+    return (kind.__module__.startswith(package) and kind.__name__ in names
+            and not any(callable(getattr(kind, name, None)) for name in vars(value)))
+
+
+def _can_be_in_parts(whole: Mapping[str, Any], written: list[str]) -> bool:
+    """Whether all are arrays of one shape without gaps, and these can be written to."""
+    shape = getattr(whole['array'], 'shape', None)
+    return (all(arrays.is_array(each) and each.shape == shape and each.flags.c_contiguous for each in whole.values())
+            and all(whole[name].flags.writeable for name in written))
+
+
+def _hooks_of(rule: Any) -> list[Any]:
+    found = rule._hookable
+    return [*found._pre_update_hooks.values(), *found._post_update_hooks.values()]
