@@ -4,8 +4,8 @@ Why not a library or ``git apply``: not every machine has them, and both search 
 files that our patches change are known to the last bit (their hashes are committed), so every hunk has one right place
 and anything else is an error.
 
-Source: the unified format as ``git diff -U0`` writes it. Left out: renames, deletions, file modes and binary
-files; the series has no use for them and `parse` refuses them.
+Source: the unified format as ``git diff -U0`` writes it. Left out: renames, deletions, file modes, binary files and
+last lines without an end; the series has no use for them and `parse` refuses them.
 """
 import re
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from chainer_ooc.errors import ForkError
 
 _HUNK = re.compile(r'@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@')
-_REFUSED = ('rename ', 'copy ', 'deleted file', 'old mode', 'GIT binary', 'Binary files')
+_REFUSED = ('rename ', 'copy ', 'deleted file', 'old mode', 'GIT binary', 'Binary files', '\\ ')
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def split_lines(text: str) -> list[str]:
 def _parse_file(lines: list[str], name: str) -> FileDiff:
     path, is_new = '', False
     hunks: list[Hunk] = []
-    rest = iter(_without_missing_line_ends(lines[1:]))
+    rest = iter(lines[1:])
     for line in rest:
         if line.startswith('--- '):
             is_new = line.startswith('--- /dev/null')
@@ -115,14 +115,3 @@ def _parse_hunk(header: str, rest: Iterator[str], name: str) -> Hunk:
             side.append(line[1:])
     # Without old (new) lines the header names the line before the place, otherwise the first line itself.
     return Hunk(old_line - bool(old_count), new_line - bool(new_count), tuple(removed), tuple(added))
-
-
-def _without_missing_line_ends(lines: list[str]) -> list[str]:
-    r"""Carries out the marks that say that the line before them has no line end (they begin with ``\``)."""
-    kept: list[str] = []
-    for line in lines:
-        if line.startswith('\\ ') and kept:
-            kept[-1] = kept[-1].removesuffix('\n')
-        else:
-            kept.append(line)
-    return kept

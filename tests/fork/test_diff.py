@@ -25,14 +25,9 @@ def patched(text, hunks, header=HEADER):
     ('@@ -1,2 +0,0 @@\n-a\n-b\n', 'c\n'),
     ('@@ -1 +1 @@\n-a\n+A\n@@ -3 +3,2 @@\n-c\n+C\n+d\n', 'A\nb\nC\nd\n'),
     ('@@ -1,3 +1,3 @@\n a\n-b\n+B\n c\n', 'a\nB\nc\n'),
-    ('@@ -3 +3 @@\n-c\n+C\n\\ No newline at end of file\n', 'a\nb\nC'),
 ])
 def test_hunks_are_applied_at_their_lines(hunks, expected):
     assert patched('a\nb\nc\n', hunks) == expected
-
-
-def test_a_missing_line_end_is_matched_and_mended():
-    assert patched('a\nb', '@@ -2 +2 @@\n-b\n\\ No newline at end of file\n+b\n') == 'a\nb\n'
 
 
 def test_a_new_file_is_made_of_its_lines():
@@ -66,6 +61,7 @@ def test_a_hunk_that_does_not_fit_is_refused_with_patch_file_and_line(hunks):
     ('diff --git a/x b/x\n--- a/x\n+++ /dev/null\n@@ -1 +0,0 @@\n-a\n', 'without a'),
     (HEADER + '@@ -1,2 +1 @@\n-a\n', 'inside the hunk'),
     (HEADER + '@@ -x +1 @@\n-a\n', 'cannot be read'),
+    (HEADER + '@@ -3 +3 @@\n-c\n+C\n\\ No newline at end of file\n', 'No newline'),
 ])
 def test_what_cannot_be_applied_is_refused_by_name(text, message):
     with pytest.raises(ForkError, match=message):
