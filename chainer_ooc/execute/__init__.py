@@ -16,14 +16,11 @@ folder imports only those below it; its own docstring lists its files::
     functions/              what is known about a function, and how its call is run again
     storage/                one block: its state, what holds it, and how a read of what is away is noticed
 
-    lessons                 what the next plans learn from an iteration that has ended
-    default_budget          the budget where the program has set none
+    lessons                 what the next iterations learn from those that have ended: plans, the default budget, advice
     alone                   calls that belong to no graph which a backward pass will run
     finished                an iteration that has ended: its statistics, and how it ran
     tally                   what an iteration cost, for `chainer_ooc.stats()`
     shortage                what a program is told when a computation got no memory
     other_threads           whether other threads are at work meanwhile
-    caught                  whether the program goes on after errors of forward calls
-    unplanned               what a program is told whose threads leave nothing to make plans of
     log                     the logger
 """

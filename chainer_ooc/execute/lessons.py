@@ -1,18 +1,49 @@
-"""What the next plans learn from an iteration that has ended."""
+"""What a session learns from iterations for the next ones.
+
+    Lessons         what graphs and plans learn from an iteration that has ended
+    Patience        for how long iterations are recorded because another graph may come
+    DefaultBudget   the budget where the program has set none
+    Caught          whether the program goes on after errors of forward calls
+    Unplanned       what a program is told whose threads leave nothing to make plans of
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from chainer_ooc.errors import OocError
 from chainer_ooc.execute import log
 from chainer_ooc.execute.graphs.graph import Graph
 from chainer_ooc.execute.graphs.graphs import Graphs, note_that_it_makes_graphs
-from chainer_ooc.execute.graphs.patience import Patience
 from chainer_ooc.execute.graphs.times import timing_of
+from chainer_ooc.execute.iteration.comparison import Calls
 from chainer_ooc.execute.iteration.iteration import Iteration
+from chainer_ooc.execute.memory.residency import Residency
+from chainer_ooc.execute.recording.parameters import Parameters
 from chainer_ooc.execute.tally import Tally
 from chainer_ooc.trace import Trace
+from chainer_ooc.warning import warn
+
+FIRST_PATIENCE = 8
+
+#: Of all iterations, those that may be recorded in vain, beyond the first of them.
+SHARE_IN_VAIN = 1 / 8
+FIRST_IN_VAIN = 64
+
+#: Of graphs that come once only and need no plan, one of so many is recorded: some may come again after all.
+RECORDED_OF = 32
+
+#: So many iterations in a row are no accident.
+IN_A_ROW = 3
+
+_GOES_ON = ('a thread applied a function, or began a backward pass, before the one that another thread runs over its '
+            'graph had ended, {} times in a row: such iterations follow no plan, and no budget is checked; wait for '
+            'the pass first (docs/guide.md, Threads and forks)')
+_SPANS = ('{} backward passes in a row have read feature maps of a forward pass in another thread: that part of the '
+          'graph follows no plan, and no budget is checked there; run each forward pass in one thread (docs/guide.md, '
+          'Threads and forks)')
 
 
 class Lessons:
@@ -94,3 +125,129 @@ class Lessons:
     def _is_known(self, profile_iterations: int) -> bool:
         graph = self._graphs.latest()
         return graph is not None and graph.is_recorded(profile_iterations)
+
+
+class Patience:
+    """Decides whether the next iteration is recorded (`records`), because another graph than the known ones may come.
+
+        recorded --a graph is known--> calm --one has none that is known--> recorded --its like is known--> calm
+                                                                               |
+                                                                               '--it does not come again--> calm
+
+    A graph that ran and was not recorded can only be recorded when it comes again. Recording takes time:
+    `FIRST_PATIENCE` iterations are recorded for it, and twice as many each time that was too few. Where graphs keep
+    coming once only, such as the lengths of rare sentences, no more than a share of all iterations is recorded so.
+    """
+
+    def __init__(self) -> None:
+        self.records = True
+        self._most = FIRST_PATIENCE
+        self._waited = 0
+        self._ran_out = False
+        self._iterations = self._in_vain = self._passed_over = 0
+
+    def met(self, is_known: bool) -> None:
+        """A graph was recorded: it is known now, or has to be recorded once more."""
+        self.records, self._waited, self._ran_out = not is_known, 0, False
+
+    def missed(self) -> None:
+        """An iteration had another graph than the known ones, and was not recorded as a whole."""
+        if self._ran_out:
+            self._most *= 2
+        self.records, self._waited, self._ran_out = self._may_wait(), 0, False
+
+    def wait(self) -> None:
+        """An iteration had a known graph."""
+        self._iterations += 1
+        self._waited += 1
+        self._in_vain += self.records
+        self._ran_out |= self.records and self._waited >= self._most
+        self.records = self.records and not self._ran_out and self._may_wait()
+
+    def pass_over(self) -> None:
+        """An iteration had an unknown graph, and was not recorded, as such graphs come once only."""
+        self._passed_over += 1
+        self.records = self._passed_over % RECORDED_OF == 0
+
+    def _may_wait(self) -> bool:
+        return self._in_vain < FIRST_IN_VAIN + SHARE_IN_VAIN * self._iterations
+
+
+class DefaultBudget:
+    """The budget where the program has set none: what the device has free, or more where no plan keeps within that."""
+
+    def __init__(self, memory: Residency, parameters: Parameters):
+        self._memory = memory
+        self._parameters = parameters
+        self._before_bytes: int | None = None
+        self._taken_bytes = self._steady_bytes = 0
+
+    def note(self, taken_bytes: int, steady_bytes: int) -> None:
+        """An iteration without a budget has taken so much, or might have; parameters and their state were of it."""
+        self._taken_bytes, self._steady_bytes = taken_bytes, steady_bytes
+
+    def now_bytes(self) -> int:
+        """What the next iteration is planned within."""
+        beside = self._parameters.beside()
+        self._memory.stands(beside.total_bytes)
+        budget_bytes = self._memory.backend.default_budget_bytes(self._memory.held_bytes(), self._before_bytes)
+        # Before the first iteration it is not known which of the memory in use is parameters; there may be none.
+        if beside.steady_bytes or self._taken_bytes:
+            self._before_bytes = budget_bytes
+        return budget_bytes
+
+    def most_bytes(self) -> int:
+        """What a plan may take where none keeps within that: what is free, or has been taken before."""
+        more_bytes = max(0, self._parameters.beside().steady_bytes - self._steady_bytes)
+        return max(self._memory.backend.most_budget_bytes(self._memory.held_bytes()), self._taken_bytes + more_bytes)
+
+
+class Caught:
+    """Errors of forward calls that the program catches, to go on with the graph (P9).
+
+    Whether it will, nobody can know when the first one comes: that ends the iteration, so that nothing is left of it
+    where the program ends, or takes another batch. Where a later call reads what the iteration had made, the program
+    goes on after such errors. From then on they end their calls alone, which are no part of the graph.
+
+    Attributes:
+        given_up: the calls of the last iteration that was given up, until the next one ends; or None.
+    """
+
+    given_up: Calls | None = None
+    _goes_on = False
+
+    def note_call(self, inputs: Sequence[Any]) -> None:
+        """A call after what was given up: it may read that."""
+        if self.given_up is not None and self.given_up.is_read_by(inputs):
+            self._goes_on, self.given_up = True, None
+
+    def goes_on_after(self, error: BaseException) -> bool:
+        """Whether the program goes on after a call's own error, as this one is: not for want of memory, nor of ours."""
+        return self._goes_on and isinstance(error, Exception) and not isinstance(error, (MemoryError, OocError))
+
+
+class Unplanned:
+    """Tells a program, once, that its threads leave nothing that a plan could be made of.
+
+    Such iterations have the right bits and move whatever they can, but follow no plan, for ever, and no budget is
+    refused. Counted are those in a row, also of iterations that follow no plan in part.
+    """
+
+    def __init__(self) -> None:
+        self._counts = {_GOES_ON: 0, _SPANS: 0}
+
+    def went_on(self) -> None:
+        """The session's own thread has gone on in the midst of another one's backward pass."""
+        self._count(_GOES_ON, True)
+
+    def passed(self, spans_threads: bool) -> None:
+        """A backward pass has ended; whether maps that it has read are of another session."""
+        self._count(_GOES_ON, False)
+        self._count(_SPANS, spans_threads)
+
+    def _count(self, why: str, once_more: bool) -> None:
+        count = self._counts[why]
+        if count < IN_A_ROW:
+            self._counts[why] = count + 1 if once_more else 0
+            if self._counts[why] == IN_A_ROW:
+                warn(why.format(IN_A_ROW), RuntimeWarning)

@@ -24,17 +24,14 @@ from chainer_ooc.backends.base import Backend
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute import log
 from chainer_ooc.execute.alone import Evaluations, open_all
-from chainer_ooc.execute.caught import Caught
-from chainer_ooc.execute.default_budget import DefaultBudget
 from chainer_ooc.execute.finished import Finished
 from chainer_ooc.execute.functions.prototype import is_managed, may_write_inputs
 from chainer_ooc.execute.graphs.graphs import Graphs
 from chainer_ooc.execute.graphs.orders import Conditions
-from chainer_ooc.execute.graphs.patience import Patience
 from chainer_ooc.execute.iteration.iteration import Iteration
 from chainer_ooc.execute.iteration.left import hand_over
 from chainer_ooc.execute.iteration.quiet import QuietIterations
-from chainer_ooc.execute.lessons import Lessons
+from chainer_ooc.execute.lessons import Caught, DefaultBudget, Lessons, Patience, Unplanned
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.on_file import ParametersOnFile
 from chainer_ooc.execute.other_threads import OtherThreads
@@ -44,7 +41,6 @@ from chainer_ooc.execute.storage.computing import RUNNING, forget_computations, 
 from chainer_ooc.execute.storage.reentry import LOCK
 from chainer_ooc.execute.storage.storage import Token
 from chainer_ooc.execute.tally import IterationStats
-from chainer_ooc.execute.unplanned import Unplanned
 from chainer_ooc.plans.plan import Plan
 from chainer_ooc.trace import Trace
 

@@ -11,8 +11,8 @@ import pytest
 import chainer_ooc
 from chainer_ooc.execute import manager
 from chainer_ooc.execute.graphs.graphs import ONCE_ONLY, ROOM_FOR_UNKNOWN
-from chainer_ooc.execute.graphs.patience import RECORDED_OF
 from chainer_ooc.execute.iteration.compared import Compared, Counted
+from chainer_ooc.execute.lessons import RECORDED_OF
 from chainer_ooc.execute.storage.account import find
 from support.combinations import spread
 from support.interrupting import interrupted_at

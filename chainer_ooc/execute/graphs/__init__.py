@@ -9,5 +9,4 @@
     graph                   one recorded graph with its plans
     graphs                  all of them
     following               the graph that the iteration in hand seems to be (P8)
-    patience                for how long what is known already is recorded
 """
