@@ -189,8 +189,8 @@ def test_batches_are_among_what_graphs_with_the_same_calls_share(policy):
 def test_what_a_backward_pass_reads_again_is_learnt_at_once(monkeypatch):
     """Each map was learnt by itself, and had the rows of all made anew: 47 s for 2,000 calls in place of 0.2 s."""
     learnt = []
-    learn = Graph._learn
-    monkeypatch.setattr(Graph, '_learn', lambda graph, *trace, **new: learnt.append(graph) or learn(
+    learn = Graph.learn
+    monkeypatch.setattr(Graph, 'learn', lambda graph, *trace, **new: learnt.append(graph) or learn(
         graph, *trace, **new))
     with ooc('keep', budget=10**9, min_bytes=1):
         for _ in range(3):
@@ -214,8 +214,8 @@ def test_an_interrupt_while_a_graph_learns_has_it_learn_once_more(monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr('chainer_ooc.execute.graphs.graph.written_with', interrupt)
             with pytest.raises(KeyboardInterrupt):
-                graph.note_reuse([number])
-        graph.note_reuse([number])
+                graph.learn(reused=[number])
+        graph.learn(reused=[number])
         assert graph.trace.maps[number].reused
 
 

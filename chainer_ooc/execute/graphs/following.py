@@ -246,7 +246,7 @@ class Following:
         if any(each.call >= 0 and set(each.maps) != set(retained[each.call]) for each in steps):
             self.leave()
         else:
-            graph.note_exposed(exposed)
+            graph.learn(exposed=exposed)
 
     def is_outgrown(self, maps_bytes: int) -> bool:
         """Whether an estimated size, of so many bytes of maps, has turned out to be larger than all that are known."""

@@ -96,7 +96,7 @@ class Graph(Likeness):
         is_disturbed: other threads were at work while it was recorded.
         has_returned: it was met again.
         makes_graphs: its backward pass does, as in double backprop.
-        reused, reused_by_others: see `note_reuse`; how many others had that are alike, by their numbers.
+        reused, reused_by_others: see `learn`; how many others had that are alike, by their numbers.
         differences: how often it seemed to run quietly, and was another one.
         is_metered: what calls allocate was measured, and not estimated from another size.
         is_loose: an estimate for any sizes behind the beginning, see `loosely`.
@@ -282,7 +282,7 @@ class Graph(Likeness):
         self.recordings += 1
         self.is_metered = metered
         self.times = Times(measured(trace))
-        self._learn(trace)
+        self.learn(trace)
 
     def may_be_quiet(self) -> bool:
         """Whether all that it does was measured on this machine, and belongs to it alone."""
@@ -332,23 +332,20 @@ class Graph(Likeness):
         self._swapping = None
         self._followed.clear()
 
-    def note_reuse(self, maps: Iterable[int]) -> None:
-        """A later backward pass reads these maps: from the next iteration on no plan loses them."""
-        self._learn(self.trace, reused=maps)
+    def learn(self, recording: Trace | None = None, *, reused: Iterable[int] = (), held: Iterable[int] = (),
+              exposed: Iterable[int] = ()) -> None:
+        """Takes a newer recording, and what is new of maps; keeps what was learnt, which that may not have shown.
 
-    def note_held(self, maps: Iterable[int]) -> None:
-        """The program holds these maps after their last use: from the next iteration on plans count with that."""
-        self._learn(self.trace, held=maps)
-
-    def note_exposed(self, maps: Iterable[int]) -> None:
-        """The program reads these maps in forward: no later plan makes again what it may change."""
-        self._learn(self.trace, exposed=[each for each in maps if not self.trace.maps[each].written])
-
-    def _learn(self, trace: Trace, reused: Iterable[int] = (), held: Iterable[int] = (),
-               exposed: Iterable[int] = ()) -> None:
-        """Takes a recording, and what is new of its maps; keeps what was learnt, which that may not have shown."""
+        Args:
+            recording: None for the one that is there.
+            reused: maps that a later backward pass reads: from the next iteration on no plan loses them.
+            held: maps that the program holds after their last use: from the next iteration on plans count with that.
+            exposed: maps that the program reads in forward: no later plan makes again what it may change.
+        """
+        trace = self.trace if recording is None else recording
+        changed = (each for each in exposed if not self.trace.maps[each].written)
         known = self.reused, self._held, self._exposed
-        learnt = self.reused.union(reused), self._held.union(held), self._exposed.union(exposed)
+        learnt = self.reused.union(reused), self._held.union(held), self._exposed.union(changed)
         if trace is self.trace and known == learnt:
             return
         written = written_with(trace.calls, learnt[2])

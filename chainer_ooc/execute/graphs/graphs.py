@@ -302,7 +302,7 @@ class ReadAgain:
     def learn(self) -> None:
         """Has the graphs know; once for all steps, as each has its rows made anew."""
         for graph, maps in self._found.values():
-            graph.note_reuse(maps)
+            graph.learn(reused=maps)
         self._found.clear()
 
 
@@ -314,7 +314,7 @@ def share_reuse(graph: Graph, others: Iterable[Graph]) -> None:
     for each in others if not graph.is_estimate else ():
         if graph.reused_by_others.get(each.number) != len(each.reused):
             common = each.trace.calls[:graph.common_calls(each)]
-            graph.note_reuse(each.reused.intersection(
+            graph.learn(reused=each.reused.intersection(
                 map_id for call in common for map_id in (*call.inputs, *call.outputs, *call.hidden)))
             graph.reused_by_others[each.number] = len(each.reused)
 
@@ -323,4 +323,4 @@ def note_that_it_makes_graphs(graph: Graph | None) -> None:
     """A graph's backward pass makes another: a later backward pass may read each of its maps once more."""
     if graph is not None and not graph.makes_graphs:
         graph.makes_graphs = True
-        graph.note_reuse(range(len(graph.trace.maps)))
+        graph.learn(reused=range(len(graph.trace.maps)))

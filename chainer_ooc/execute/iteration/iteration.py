@@ -305,7 +305,7 @@ class Iteration(Quietly):
             self.recorder.maps[map_id].held = True
         self.register.watch_reads()
         if self.following.graph is not None:
-            self.following.graph.note_held(held)
+            self.following.graph.learn(held=held)
         tally = self._memory.tally
         self._memory.leave_room()
         if tally.peak_bytes > self.budget_bytes:
