@@ -7,7 +7,7 @@ import pytest
 
 import chainer_ooc
 from chainer_ooc.backends.cuda import CudaBackend
-from chainer_ooc.execute.iteration import waiting
+from chainer_ooc.execute.iteration import departures
 from chainer_ooc.execute.storage.states import State
 from chainer_ooc.problem import Verdict
 from support import pinning
@@ -110,7 +110,7 @@ def recorded(driver, share):
     with contextlib.ExitStack() as stack, ooc('pooch', budget=1 << 30):
         stack.enter_context(pinning.at_once())
         patch = stack.enter_context(pytest.MonkeyPatch.context())
-        patch.setattr(waiting, 'SHARE_THAT_STAYS', share)
+        patch.setattr(departures, 'SHARE_THAT_STAYS', share)
         training = Training('residual')
         training.iterate()
         return chainer_ooc.trace(), swapped_out_bytes(training)[0]
@@ -159,10 +159,10 @@ class Resident:
 def test_a_call_looks_at_some_of_those_that_wait_however_many_there_are():
     memory = SimpleNamespace(backend=FarMemory(), budget_bytes=1000, leaving=(), near_bytes=lambda: 10**9,
                              can_leave=lambda storage: True)
-    waits = waiting.Waiting(memory, SimpleNamespace(graph=None))
+    waits = departures.Waiting(memory, SimpleNamespace(graph=None))
     maps = [Resident(memory) for _ in range(1000)]
     assert all(map(waits.takes, maps))
     memory.backend.asked = 0
     for _ in range(10):
         waits.go_on()
-    assert memory.backend.asked == 10 * waiting.LOOKED_AT
+    assert memory.backend.asked == 10 * departures.LOOKED_AT

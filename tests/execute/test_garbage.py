@@ -11,7 +11,7 @@ import pytest
 import chainer_ooc
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute import manager
-from chainer_ooc.execute.memory.garbage import MOST_LEFT_OUT, Garbage
+from chainer_ooc.execute.memory.budget import MOST_LEFT_OUT, Garbage
 from chainer_ooc.execute.memory.residency import Residency
 from support.trainings.ooc_training import ooc
 

@@ -5,7 +5,7 @@ import time
 from unittest import mock
 
 from chainer_ooc.backends.cuda.regions import Pinning
-from chainer_ooc.execute.iteration import waiting
+from chainer_ooc.execute.iteration import departures
 from support.fake_driver import FakeDriver
 
 #: Has the thread go on, as outside of `at_once`.
@@ -16,7 +16,7 @@ BY_THREAD = Pinning._wake
 def at_once():
     """What a thread would pin, the caller pins meanwhile; and without a plan all leaves, however empty memory is."""
     with mock.patch.object(Pinning, '_wake', lambda self: self._pin_next()), \
-            mock.patch.object(waiting, 'SHARE_THAT_STAYS', 0.0):
+            mock.patch.object(departures, 'SHARE_THAT_STAYS', 0.0):
         yield
 
 

@@ -5,7 +5,6 @@
     room                    what a computation needs, and what stands in near memory beside the maps
     left                    what iterations leave in near memory, and when it is the program's own
     departures, prefetch    maps on their way out; on their way in
-    waiting                 maps that could leave, and stay until far memory is ready for them
     recipes                 of the calls that may run again
     comparison              whether what runs is what was recorded
     unmoved                 calls and steps that touch only what never moves: they are compared and counted

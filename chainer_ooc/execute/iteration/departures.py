@@ -5,7 +5,7 @@ leaves as soon as the next call does not need it; once far memory refuses one, w
 
 What the program still holds cannot leave. It is tried again when the next calls begin, then after two more, four, eight
 and so on, so that holding everything costs each call the same. What could leave, and has no far memory yet, waits
-(`waiting`).
+(`Waiting`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from chainer_ooc.config import Settings
 from chainer_ooc.errors import SpillError
 from chainer_ooc.execute import log
 from chainer_ooc.execute.graphs.following import Following
-from chainer_ooc.execute.iteration.waiting import Waiting
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.recording.registration import Register
 from chainer_ooc.execute.storage.states import State
@@ -27,6 +26,12 @@ from chainer_ooc.trace import Call
 
 #: So many calls in a row try again what could not leave.
 EVERY_CALL = 4
+
+#: Of the budget, what stays in near memory without a plan, and without having been evicted.
+SHARE_THAT_STAYS = 0.5
+
+#: So many of those that wait are looked at before a call: one of many costs what one of few costs.
+LOOKED_AT = 64
 
 _Ref = weakref.ref[Storage]
 
@@ -201,6 +206,87 @@ class Departures:
             if storage is not None:
                 storage.remember(None)
         self._only_shown.clear()
+
+
+class Waiting:
+    """Maps that could leave, and stay until far memory is ready for them, or until memory is short.
+
+    Pinning takes longer than copying, and the thread that trains would stand still meanwhile. So far memory is asked
+    for beforehand, and what would have to wait for it stays where it is; it is evicted when memory is short. Under a
+    plan all that it swaps is asked for when the iteration begins. Without one it is not known what will have to leave,
+    only how full near memory is::
+
+        near memory  |########## stays ##########|  leaves, the first one first, as soon as far memory is ready |
+                     0                    half of the budget                                              budget
+
+    What is over half of it is what a plan will have to swap, or to recompute. Where far memory is at hand, as on the
+    host, no map waits here.
+
+    Attributes:
+        maps: they, in the order in which they could leave.
+    """
+
+    def __init__(self, memory: Residency, following: Following):
+        self._memory = memory
+        self._following = following
+        self.maps: collections.deque[_Ref] = collections.deque()
+
+    def prepare(self) -> None:
+        """Asks for the far memory that the plan needs, in the order in which its maps leave."""
+        graph, leave_after = self._following.graph, self._following.orders.leave_after
+        if graph is not None and leave_after and self._memory.backend.prepares_far_memory:
+            self._memory.backend.prepare(
+                [graph.trace.maps[each].nbytes for position in sorted(leave_after) for each in leave_after[position]])
+
+    def takes(self, storage: Storage) -> bool:
+        """Whether a map that could leave now stays for a while."""
+        backend = storage.memory.backend
+        if not backend.prepares_far_memory or storage.memory is not self._memory:
+            return False
+        if not self.maps and self._over_bytes() > 0:
+            backend.prepare([storage.nbytes])
+            if backend.is_prepared(storage.nbytes):
+                return False
+        if not self._memory.can_leave(storage):
+            return False
+        self.maps.append(weakref.ref(storage))
+        return True
+
+    def go_on(self) -> None:
+        """Has maps leave for which far memory is ready, and asks for that of the others."""
+        over_bytes = self._over_bytes()
+        staying, lacking = [], []
+        for _ in range(min(LOOKED_AT, len(self.maps))):
+            if over_bytes <= 0:
+                break
+            ref = self.maps.popleft()
+            storage = ref()
+            if storage is None or storage.state is not State.RESIDENT or storage.recalled or not storage.is_retained():
+                continue
+            over_bytes -= storage.nbytes
+            is_prepared = self._memory.backend.is_prepared(storage.nbytes)
+            if not is_prepared:
+                lacking.append(storage.nbytes)
+            if not (is_prepared and self._memory.swap_out(storage)):
+                staying.append(ref)
+        self.maps.extendleft(reversed(staying))
+        if lacking:
+            self._memory.backend.prepare(lacking)
+
+    def begin_backward(self) -> None:
+        """Without a plan what is still here is needed sooner or later: it stays unless memory is short."""
+        if self._following.graph is None:
+            self.maps.clear()
+
+    def _over_bytes(self) -> float:
+        """What has to leave near memory beside what is leaving."""
+        budget_bytes = self._memory.budget_bytes
+        if self._following.graph is not None:
+            return float('inf')
+        if budget_bytes is None:
+            return 0.0
+        leaving_bytes = sum(each.nbytes for each in self._memory.leaving if each.state is State.LEAVING)
+        return self._memory.near_bytes() - leaving_bytes - SHARE_THAT_STAYS * budget_bytes
 
 
 def _made_from(storages: Iterable[Storage]) -> set[Storage]:

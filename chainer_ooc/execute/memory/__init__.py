@@ -5,6 +5,5 @@
     late_recipes            how what has yielded its room is made again
     recomputation           how what is lost is made again
     mapped                  far memory that is read where it is
-    exposure                what has to be made again before the program may write to what it was made from
     residency               all of it, as iterations use it
 """

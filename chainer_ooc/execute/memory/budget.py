@@ -17,7 +17,6 @@ from collections import deque
 
 from chainer_ooc.backends.base import Backend
 from chainer_ooc.execute.memory.eviction import Candidates
-from chainer_ooc.execute.memory.garbage import Garbage
 from chainer_ooc.execute.storage.account import Account
 from chainer_ooc.execute.storage.reentry import LOCK
 from chainer_ooc.execute.storage.states import State
@@ -31,6 +30,9 @@ AHEAD_BYTES = 1 << 18
 
 #: So many computations apart the device is asked all the same: the program itself may have taken what it had.
 LOOK_EVERY = 16
+
+#: Collections of Python's: so many requests are left out at most between two of them.
+MOST_LEFT_OUT = 1023
 
 
 class Budget(Account, abc.ABC):
@@ -218,3 +220,27 @@ class Budget(Account, abc.ABC):
             self._oldest_spare_yields()  # what the program holds of it leaves less
         if serves_all:  # so many bytes will come from there, and it has what spare maps leave
             self.backend.keep_at_most(max(0, self.budget_bytes - near_bytes - self._bytes['spare']))
+
+
+class Garbage:
+    """How often it is worth having Python's collector look for memory that the program has no more.
+
+    A collection takes a tenth of a second in a process that has much in it. A plan that is short of memory by a little
+    asks for one in every iteration, and ordinary programs have nothing to be found. So each collection in vain has
+    twice as many requests left out after it; one that found something, none.
+    """
+
+    def __init__(self) -> None:
+        self._left_out = self._to_leave_out = 0
+
+    def is_due(self) -> bool:
+        """Asks for a collection."""
+        if not self._to_leave_out:
+            return True
+        self._to_leave_out -= 1
+        return False
+
+    def note(self, found: bool) -> None:
+        """Says what a collection came to."""
+        self._left_out = 0 if found else min(2 * self._left_out + 1, MOST_LEFT_OUT)
+        self._to_leave_out = self._left_out

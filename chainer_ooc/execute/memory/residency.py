@@ -4,19 +4,27 @@
     prefetch --> arriving --fetch--> resident        what comes, the oldest first
     drop --> spare --yield--> lost                   what has no known use left, the oldest first
 
+What the program reads, it may write to: what is made from it is made before (`expose`)::
+
+    map --recipe--> map that backward waits for          made now, from the bytes as they are
+     '--recipe--> map that backward waits for no more    its recipe goes on with a checksum of what it reads
+
+The same is done when a session ends, whose storages others read.
+
 Every method may be called from any thread; the callers of those without a lock of their own hold `reentry.LOCK`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Iterable
 from typing import Any
 
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.base import Backend, ByteArray
+from chainer_ooc.errors import LostMapError, SpillError
 from chainer_ooc.execute import log
-from chainer_ooc.execute.memory import exposure
 from chainer_ooc.execute.memory.recomputation import make_again
 from chainer_ooc.execute.memory.transit import Context, Transit
 from chainer_ooc.execute.storage.account import storage_at
@@ -175,7 +183,7 @@ class Residency(Transit):
         self.enter(Context(self.tally, far=self.context.far))
         self.backend.limit(None, lambda nbytes: False)
         self.finish_swap_outs()
-        exposure.make_last([*self.known(), *(made for each in self.known() for made in exposure.made_from(each))])
+        make_last([*self.known(), *(made for each in self.known() for made in made_from(each))])
         for storage in self.known():
             here = storage.notice()  # what only a recipe held dies before, and nothing while it is looked at
             if storage.state is not State.LOST:
@@ -242,7 +250,7 @@ class Residency(Transit):
         pinned = self.pinned
         self.pin([*pinned, storage])  # it is not evicted for what is made from it
         try:
-            exposure.expose(storage, block)
+            expose(storage, block)
         finally:
             self.pin(pinned)
 
@@ -265,3 +273,47 @@ class Residency(Transit):
                 self.tally.faults += 1
                 return self.context.far.bring(self, storage)
             return make_again(self, storage, beside)
+
+
+def expose(storage: Storage, block: ByteArray) -> None:
+    """Has the program write to the block from now on: makes before what is waited for and made from it.
+
+    Raises:
+        SpillError, MemoryError: as `fetch`; nothing has changed.
+    """
+    if not storage.exposed:
+        make_last(made_from(storage))
+        for recipe in list(storage.readers):
+            recipe.distrust(storage, block)
+    if storage.state is State.RESIDENT:  # until the slots have it, or an interrupt leaves a copy that is worthless
+        storage.keep(block)
+    storage.expose()
+
+
+def make_last(storages: Iterable[Storage]) -> None:
+    """Makes what functions wait for, or a Variable shows, for the last time: what it is made from changes, or goes.
+
+    A forked child, where far copies are the parent's, makes what it can.
+    """
+    waiting, seen = list(storages), set()
+    while waiting:
+        storage = waiting.pop()
+        if storage in seen:
+            continue
+        seen.add(storage)
+        if storage.pending_uses <= 0:  # it is only on the way to others, and may die with its Variable
+            waiting += made_from(storage)
+            if not storage.is_shown():
+                continue
+        block = storage.notice()
+        with contextlib.suppress(LostMapError, *((SpillError,) if storage.memory.closed else ())):
+            if block is None and storage.state is State.LOST and storage.recipe is not None:
+                block = storage.memory.fetch(storage, exposed=False)
+        if block is not None:
+            storage.remember(None)
+            storage.refill(block)
+
+
+def made_from(storage: Storage) -> list[Storage]:
+    """What recipes make from a storage."""
+    return [made for recipe in list(storage.readers) for made in recipe.makes()]

@@ -9,7 +9,7 @@ session's spill file has other bytes at the same place. All changes happen under
 
 **What the program reads, it may write to.** Variables and nodes of a block that has a far copy, or that recipes read,
 are watched (`slots`). After the program's first read the storage is *exposed*: the far copy is not trusted any more,
-and what is made from it is made before (`exposure`).
+and what is made from it is made before (`residency`).
 
 Left out: when to do what (`residency`), and which memory that frees.
 """

@@ -5,7 +5,7 @@ import sys
 import textwrap
 
 from chainer_ooc.execute.functions import recipe
-from chainer_ooc.execute.memory import exposure, recomputation, transit
+from chainer_ooc.execute.memory import recomputation, residency, transit
 from chainer_ooc.execute.memory.mapped import Mapped
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.memory.transit import CopyIn, Transit
@@ -27,7 +27,7 @@ LINES = {
         recomputation._take_up, 'storage.memory.restore(', 'READER.of(storage).restore('),
     # fault 2: what the program writes reaches what is made again; without `make_last` the machine sees maps that could
     # be lost, as nobody can tell there that they need not be: `test_what_programs_read` has that
-    'recipes trust what the program has read': (exposure.expose, 'recipe.distrust(storage, block)', 'pass'),
+    'recipes trust what the program has read': (residency.expose, 'recipe.distrust(storage, block)', 'pass'),
     'Variables are not watched': (VariableSlot.watch, 'if self.is_copied() or', 'if True or'),
     'Variables that come later are not watched': (
         Storage.add_node, 'self.watch(', '_ = ('),
