@@ -5,7 +5,6 @@
     failure.py  an error of one ends all
     messages.py what they tell each other while a training runs: posted, polled for, never waited for
     agreement.py    which of their plans all of them follow
-    buffers.py  what their exchanges will keep on a GPU
 
 Nothing here takes part in an exchange while a training runs: a rank that does not would keep all others waiting.
 """

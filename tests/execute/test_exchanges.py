@@ -10,7 +10,7 @@ from chainer import _ooc
 import chainer_ooc
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute import manager
-from chainer_ooc.ranks.buffers import to_come_bytes
+from chainer_ooc.execute.recording.expected import to_come_bytes
 from support.trainings.ooc_training import Training, ooc
 
 NETWORK = 'residual'

@@ -20,7 +20,7 @@ import chainermn
 import numpy as np
 
 from chainer_ooc.execute.graphs.times import Times
-from chainer_ooc.ranks.buffers import to_come_bytes
+from chainer_ooc.execute.recording.expected import to_come_bytes
 from support.ranks import double_buffering
 from support.ranks.launch import leave
 from support.trainings.ooc_networks import NETWORKS
