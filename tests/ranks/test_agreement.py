@@ -9,8 +9,7 @@ from collections import deque
 import pytest
 
 from chainer_ooc.ranks import agreement as agreements
-from chainer_ooc.ranks.agreement import Agreement, Offer
-from chainer_ooc.ranks.messages import Messages, communicator
+from chainer_ooc.ranks.agreement import Agreement, Messages, Offer, communicator
 
 
 class Network:

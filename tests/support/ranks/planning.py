@@ -17,7 +17,7 @@ from chainer_ooc.backends.host.backend import HostBackend
 from chainer_ooc.classify.policies import POLICIES, Policy
 from chainer_ooc.execute.graphs.times import Times
 from chainer_ooc.problem import Decision, Verdict, changed, everything
-from chainer_ooc.ranks.messages import Messages
+from chainer_ooc.ranks.agreement import Messages
 from support.ranks.launch import leave
 from support.trainings.ooc_networks import NETWORKS
 from support.trainings.ooc_training import bits_of, ooc
