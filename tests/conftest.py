@@ -44,7 +44,7 @@ OF_DRIVERS = ('/dev/nvidia', '/dev/dri/', '/dev/nvhost', 'anon_inode:[eventfd]')
 
 @pytest.fixture
 def no_arena(monkeypatch):
-    """The host as it is where there was no compiler: the blocks of swap-ins alone are kept."""
+    """The host as it is where there was no compiler: no memory is kept for the next arrays."""
     from chainer_ooc.backends.host import arena
     monkeypatch.setattr(arena, '_library', lambda: 'this test has none')
 

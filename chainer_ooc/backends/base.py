@@ -248,15 +248,11 @@ class Backend(abc.ABC):
         """
         return nbytes <= self.free_bytes()
 
-    #: Whether what is kept serves every new array; else it serves `allocate` alone, and computations find it missing.
-    kept_serves_all = False
-
     def keep_at_most(self, nbytes: int) -> None:  # noqa: B027 - nothing to do is a right answer
-        """Trims what is free but kept for the next arrays to ``nbytes``; called often, so it is quick."""
+        """Trims what is free but kept for the next arrays to ``nbytes``; called often, so it is quick.
 
-    def kept_bytes(self) -> int:
-        """Returns how many of the free bytes are kept for the next arrays, where that counts in no account."""
-        return 0
+        Nothing to do where `limit` counts what is kept, and takes it back where it is in the way.
+        """
 
     def leaves_outside(self, nbytes: int) -> bool:
         """Whether code that allocates past this backend gets ``nbytes`` now; what is kept goes back for them first."""

@@ -34,7 +34,7 @@ class Evaluations:
     def run(self, function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Runs one of them."""
         with LOCK:
-            self._memory.leave_all_room()
+            self._memory.leave_room()
             self._parameters.expected.see(inputs)
             if self._on_file is not None:
                 self._on_file.before_call(inputs)

@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 
-from chainer_ooc.backends.host import HostBackend, arena, block, block_pool
+from chainer_ooc.backends.host import HostBackend, arena, block
 from chainer_ooc.backends.layout import GAP_BYTES
 from chainer_ooc.backends.spill import mapping
 
@@ -22,7 +22,7 @@ def backend(tmp_path):
 @pytest.fixture
 def no_gap(monkeypatch):
     """Blocks of exactly the bytes of their arrays, whatever the version of NumPy: for tests of what goes where."""
-    for module in (block, block_pool, mapping):
+    for module in (block, mapping):
         monkeypatch.setattr(module, 'GAP_BYTES', 0)
     if type(found := arena._library()) is str:
         yield

@@ -10,10 +10,10 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from chainer_ooc.backends.host import arena, block, block_pool
+from chainer_ooc.backends.host import arena, block
 from chainer_ooc.backends.host.arena import Arena
 from chainer_ooc.backends.host.backend import HostBackend
-from chainer_ooc.backends.host.block_pool import BlockPool
+from chainer_ooc.backends.host.block import Blocks
 from chainer_ooc.backends.layout import GAP_BYTES
 from support.resident import private_bytes
 
@@ -518,12 +518,12 @@ def test_a_backend_trains_with_it_and_says_so_if_there_is_none(tmp_path, monkeyp
     backend = HostBackend(str(tmp_path))
     backend.begin()
     assert of_pool(np.empty(MB, np.uint8))
-    assert backend.kept_serves_all
+    assert isinstance(backend._blocks, Arena)
     backend.close()
     monkeypatch.setattr(arena, '_library', lambda: 'there was no compiler')
     backend = HostBackend(str(tmp_path))
     backend.begin()
-    assert not backend.kept_serves_all and isinstance(backend._blocks, BlockPool)
+    assert isinstance(backend._blocks, Blocks)
     assert 'there was no compiler' in ' '.join(backend.describe()['warnings'])
     backend.close()
 
@@ -560,11 +560,8 @@ def test_bits_do_not_depend_on_what_lies_beside_an_array(pool, name, dtype):
 
 def test_other_blocks_of_near_memory_have_the_same_gap(monkeypatch):
     monkeypatch.setattr(block, 'GAP_BYTES', 1)
-    monkeypatch.setattr(block_pool, 'GAP_BYTES', 1)
-    pool = BlockPool()
+    pool = Blocks()
     arrays = [pool.allocate(MB) for _ in range(20)]
     assert {each.nbytes for each in arrays} == {MB}
     places = [ends(each) for each in arrays]
     assert not {start for start, _ in places} & {end for _, end in places}
-    first = arrays.pop(0).ctypes.data
-    assert pool.allocate(MB).ctypes.data == first

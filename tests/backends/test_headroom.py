@@ -124,20 +124,6 @@ def test_pages_that_are_kept_serve_before_room_is_denied(contained, container):
     assert contained._blocks.nbytes() == 64 * MB
 
 
-@pytest.mark.usefixtures('no_arena')
-def test_blocks_that_are_kept_go_back_before_room_is_denied(contained, container):
-    array = contained.allocate(64 * MB)
-    array[:] = 1
-    del array
-    assert contained._blocks.nbytes() == 64 * MB
-    container.holds(900 * MB)
-    assert contained.has_room(100 * MB)
-    assert contained._blocks.nbytes() == 64 * MB
-    container.holds(LIMIT)
-    assert not contained.has_room(MB)
-    assert contained._blocks.nbytes() == 0
-
-
 def test_a_trim_has_the_spill_file_clean(contained, container, monkeypatch):
     cleaned = []
     monkeypatch.setattr(contained._file, 'clean', lambda: cleaned.append(1))

@@ -121,12 +121,12 @@ def test_in_a_full_container_a_library_has_what_is_offered_and_the_next_iteratio
         held = [np.full(50 * MB, each, np.uint8) for each in range(5)]
         assert all((array == number).all() for number, array in enumerate(held))
         del held[1:]
-        before = training.kept_bytes()
+        before = training._blocks.nbytes()
         training.rest()
         nbytes = groups.groups()[0].left_now_bytes() + 120 * MB
         block = libc.malloc(nbytes)
         libc.memset(block, 5, nbytes)
-        taken += training.kept_bytes() < before
+        taken += training._blocks.nbytes() < before
         libc.free(block)
         assert (held[0] == 0).all()
     assert taken == 6

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import chainer_ooc
-from chainer_ooc.backends.host import arena, block
-from chainer_ooc.backends.host.block_pool import BlockPool
+from chainer_ooc.backends.host import arena
 from chainer_ooc.errors import ConfigError, InfeasibleBudgetError, OocError
 from chainer_ooc.execute import manager
 from chainer_ooc.execute.memory.residency import Residency
@@ -53,74 +52,24 @@ def test_budget_below_the_floor_is_refused_when_planning(network, policy):
     assert chainer_ooc.stats().peak_bytes <= error.floor_bytes
 
 
-class Kept:
-    """Watches what the backend keeps for the next blocks, whose sizes are those of real maps here."""
-
-    def __init__(self, monkeypatch):
-        self.made, self.most_bytes, self.over_bytes = 0, 0, 0
-        make, make_room, kept_bytes = block.make, Residency.make_room, BlockPool.nbytes
-
-        def counted(nbytes):
-            self.made += 1
-            return make(nbytes)
-
-        def measured(residency, nbytes, thorough=False):
-            fits = make_room(residency, nbytes, thorough)
-            kept = kept_bytes(residency.backend._blocks) + residency.bytes_of('spare')
-            self.most_bytes = max(self.most_bytes, kept)
-            if fits and residency.context.budget_bytes is not None:
-                used_bytes = residency.near_bytes() + nbytes + kept
-                self.over_bytes = max(self.over_bytes, used_bytes - residency.context.budget_bytes)
-            return fits
-
-        monkeypatch.setattr(block, 'LEAST_MAPPED_BYTES', 1)
-        monkeypatch.setattr(block, 'make', counted)
-        monkeypatch.setattr(Residency, 'make_room', measured)
-
-
-@pytest.mark.host
-@pytest.mark.usefixtures('no_arena')
-@pytest.mark.parametrize('policy', SWAPPING)
+@pytest.mark.parametrize('policy', ['keep', 'pooch'])
 @pytest.mark.parametrize('network', ['residual', 'views', 'hidden'])
-def test_blocks_are_used_again_where_the_budget_has_room_to_keep_them(network, policy, prompt_swap_outs, monkeypatch):
-    kept = Kept(monkeypatch)
+def test_what_is_spare_is_within_the_budget(network, policy, prompt_swap_outs, monkeypatch):
+    budget_bytes = floor_of(network, policy) + NOISE_BYTES
+    make_room, spare_bytes, over_bytes = Residency.make_room, [], []
+
+    def measured(residency, nbytes, thorough=False):
+        fits = make_room(residency, nbytes, thorough)
+        spare_bytes.append(residency.bytes_of('spare'))
+        if fits and residency.context.budget_bytes is not None:
+            over_bytes.append(residency.near_bytes() + nbytes + spare_bytes[-1] - residency.context.budget_bytes)
+        return fits
+
+    monkeypatch.setattr(Residency, 'make_room', measured)
     training = Training(network)
-    with ooc(policy):
-        training.iterate(4)
-        made = kept.made
-        training.iterate(4)
-    assert made > 0 == kept.made - made
-    assert kept.most_bytes > 0
-    assert_same_bits(training.finish(), plain(network, 8))
-
-
-@pytest.mark.host
-@pytest.mark.usefixtures('no_arena')
-def test_an_evaluation_has_the_memory_that_was_kept(prompt_swap_outs, monkeypatch):
-    kept = Kept(monkeypatch)
-    training = Training('residual')
-    with ooc('swap-all'):
-        training.iterate(3)
-        with chainer.no_backprop_mode(), chainer.using_config('train', False):
-            kept.made = 0
-            training.forward()
-        training.iterate(3)
-    assert kept.made > 0  # all was given back
-    assert kept.most_bytes > 0
-
-
-@pytest.mark.host
-@pytest.mark.usefixtures('no_arena')
-@pytest.mark.parametrize('policy', [*SWAPPING, 'keep', 'pooch'])
-@pytest.mark.parametrize('network', ['residual', 'views', 'hidden'])
-def test_what_is_kept_for_the_next_blocks_or_spare_is_within_the_budget(
-        network, policy, prompt_swap_outs, monkeypatch):
-    floor_bytes = floor_of(network, policy)
-    kept = Kept(monkeypatch)
-    training = Training(network)
-    with ooc(policy, budget=floor_bytes + NOISE_BYTES):
+    with ooc(policy, budget=budget_bytes):
         training.iterate(8)
-    assert kept.most_bytes > 0 >= kept.over_bytes
+    assert max(spare_bytes) > 0 >= max(over_bytes)
     assert_same_bits(training.finish(), plain(network, 8))
 
 
@@ -133,7 +82,7 @@ def test_pages_that_are_kept_are_within_the_budget_and_come_back_to_each_iterati
     def limited(residency, nbytes):
         limit_kept(residency, nbytes)
         if residency.context.budget_bytes is not None:
-            used_bytes = residency.near_bytes() + residency.bytes_of('spare') + residency.backend.kept_bytes()
+            used_bytes = residency.near_bytes() + residency.bytes_of('spare') + residency.backend._blocks.nbytes()
             over_bytes.append(used_bytes - residency.context.budget_bytes)
             pools.add(residency.backend._blocks)
 

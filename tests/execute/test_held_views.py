@@ -156,7 +156,6 @@ def test_pages_that_are_kept_for_all_arrays_give_way_to_spare_maps(spare, monkey
     memory, kept = manager.current().memory, []
     spare_bytes = memory.bytes_of('spare')
     left_bytes = memory.budget_bytes - memory.near_bytes()
-    monkeypatch.setattr(memory.backend, 'kept_serves_all', True)
     monkeypatch.setattr(memory.backend, 'keep_at_most', kept.append)
     memory.limit_kept(left_bytes - spare_bytes)
     assert (memory.bytes_of('spare'), kept) == (spare_bytes, [left_bytes - spare_bytes])
@@ -164,12 +163,11 @@ def test_pages_that_are_kept_for_all_arrays_give_way_to_spare_maps(spare, monkey
     assert memory.bytes_of('spare') < spare_bytes
 
 
-@pytest.mark.usefixtures('nothing_quiet', 'no_arena')
-def test_what_yields_and_is_held_leaves_less_for_what_is_kept_for_swap_ins(spare, monkeypatch):
+@pytest.mark.usefixtures('nothing_quiet')
+def test_what_yields_and_is_held_leaves_less_for_what_is_kept(spare, monkeypatch):
     memory = manager.current().memory
-    held, kept = spare[0].root(), []
-    monkeypatch.setattr(memory.backend, 'kept_bytes', lambda: memory.budget_bytes - memory.near_bytes())
+    held, kept = [each.root() for each in spare], []
     monkeypatch.setattr(memory.backend, 'keep_at_most', kept.append)
-    memory.limit_kept(0)
-    assert (memory.bytes_of('spare'), kept[-1]) == (0, memory.budget_bytes - memory.near_bytes())
-    del held
+    left_bytes = memory.budget_bytes - memory.near_bytes()
+    memory.limit_kept(left_bytes)
+    assert (memory.bytes_of('spare'), kept) == (0, [left_bytes - len(held) * MAP_BYTES])

@@ -142,14 +142,6 @@ class CudaBackend(OwnedBackend):
         """By what the device had when it was last asked: asking it takes too long for every computation."""
         return nbytes <= self._room_bytes - self._budget.used_bytes()
 
-    def keep_at_most(self, nbytes: int) -> None:
-        """Nothing to do under a limit, which counts what is kept: more than fits is given back when it is in the way.
-
-        Giving it back at each call would have the host wait for the device each time.
-        """
-        if self._budget.limit_bytes is None:
-            self._budget.trim(nbytes)
-
     def trim(self) -> None:
         """Under a limit nothing goes back: what is kept counts as free, and is given back where it is in the way.
 

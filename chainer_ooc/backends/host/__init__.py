@@ -3,7 +3,7 @@
     backend.py                what execution calls; calls the others
     arrays.py                 NumPy's arrays, and the memory under them
     arena.py, _arena.c        NumPy's memory from pages that stay, and who makes room where the system refuses
-    block.py, block_pool.py  near memory of swap-ins, kept for the next ones of the same size
+    block.py                  near memory of swap-ins where that is not there
     heap.py                   how glibc keeps what is freed
     meter.py                  what computations allocate
     limits.py, groups.py      what the process can still get: of the system, of a container

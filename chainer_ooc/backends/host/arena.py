@@ -17,7 +17,7 @@ evicts, and the array is tried again. A limit of the system counts much that no 
 of libraries), so that this comes in the midst of computations.
 
 It has to be C: an array may be freed while an exception is on its way, when no code of Python can run. Where there was
-no compiler as the package was built, `available` says so, and `block_pool` keeps the blocks of swap-ins alone.
+no compiler as the package was built, `available` says so, and the blocks of swap-ins are new ones (`block`).
 
 Left out: systems without mremap, pages of over 16 KiB, Python without its lock.
 """
@@ -95,8 +95,6 @@ class Arena:
         nbytes: gives the bytes that are free and kept for the next arrays; the library's own function, as each
             computation asks several times.
     """
-
-    serves_all = True
 
     def __init__(self) -> None:
         self._is_limited = self._offers = False

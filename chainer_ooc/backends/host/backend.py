@@ -21,7 +21,7 @@ import numpy as np
 from chainer_ooc.backends.base import Bandwidth, ByteArray, FarCopy, Transfer
 from chainer_ooc.backends.host import arena, block, guard, headroom, heap, limits, measure, onednn
 from chainer_ooc.backends.host.arena import Arena
-from chainer_ooc.backends.host.block_pool import BlockPool
+from chainer_ooc.backends.host.block import Blocks
 from chainer_ooc.backends.host.file_backed import HostFileBacked
 from chainer_ooc.backends.host.guard import Guard, have_blas_map_its_buffers
 from chainer_ooc.backends.host.headroom import Headroom
@@ -69,9 +69,8 @@ class HostBackend(OwnedBackend):
                                  'chainer_ooc-swap', self._write, self._read)
         self._file = self._store.open()
         self._no_arena = arena.available()
-        self._blocks: Arena | BlockPool = BlockPool() if self._no_arena else Arena()
+        self._blocks: Arena | Blocks = Blocks() if self._no_arena else Arena()
         self._guard = Guard(self._headroom, self._blocks.computes)
-        self.kept_serves_all = self._blocks.serves_all
         self.file_backed: HostFileBacked | None = None if self._no_arena else HostFileBacked(
             self._write_whole, self.release, self.leaves_outside, self._clean)
         self._mappings: weakref.WeakSet[Mapping] = weakref.WeakSet()
@@ -141,15 +140,10 @@ class HostBackend(OwnedBackend):
         return 0 if self._headroom.is_limited() else super().most_budget_bytes(held_bytes)
 
     def has_room(self, nbytes: int) -> bool:
-        if self.kept_serves_all:
-            return nbytes <= (kept_bytes := self._blocks.nbytes()) or self._gives(nbytes - kept_bytes)
-        return self._gives(nbytes) or (self._blocks.keep_at_most(0) and self._gives(nbytes))
+        return nbytes <= (kept_bytes := self._blocks.nbytes()) or self._gives(nbytes - kept_bytes)
 
     def keep_at_most(self, nbytes: int) -> None:
         self._blocks.keep_at_most(nbytes)
-
-    def kept_bytes(self) -> int:
-        return self._blocks.nbytes()
 
     def leaves_outside(self, nbytes: int) -> bool:
         if self._gives(nbytes):

@@ -18,7 +18,11 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+from typing import Any
 
+import numpy as np
+
+from chainer_ooc.backends.base import ByteArray
 from chainer_ooc.backends.host import limits
 from chainer_ooc.backends.layout import GAP_BYTES
 
@@ -31,6 +35,37 @@ _HUGE_PAGE_BYTES = 2 << 20
 
 class HeapBlock(mmap.mmap):
     """A mapping that owns a block of near memory; `arrays.root_of` knows it by its type."""
+
+
+class Blocks:
+    """What `arena.Arena` is to a backend, where there is none: each block is new, and none is kept for the next."""
+
+    def allocate(self, nbytes: int) -> ByteArray:
+        """Returns `nbytes` of near memory with any content.
+
+        Raises:
+            MemoryError: the system refuses.
+        """
+        if nbytes < LEAST_MAPPED_BYTES:
+            return np.empty(nbytes, np.uint8)
+        return np.ndarray(nbytes, np.uint8, buffer=make(nbytes))
+
+    def nbytes(self) -> int:
+        """Bytes that are kept: none."""
+        return 0
+
+    def keep_at_most(self, nbytes: int) -> bool:
+        """Whether any were kept, and went back."""
+        return False
+
+    def lent(self) -> contextlib.AbstractContextManager[None]:
+        """Nothing to do, in whatever thread."""
+        return contextlib.nullcontext()
+
+    def begin(self, *_: Any, **__: Any) -> None:
+        """Nothing to do: arrays come from the heap as it is."""
+
+    ask = set_limited = rest = contain = computes = close = begin
 
 
 def make(nbytes: int) -> HeapBlock:

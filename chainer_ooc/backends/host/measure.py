@@ -1,9 +1,9 @@
 """How fast the spill file is and what its use costs computations, measured through the very path that swaps take.
 
 The first pass does not count: it writes fresh pages of the file, while training uses the same extents again and again,
-and the same blocks as far as the budget has room to keep them (`block_pool`). What is
-measured is therefore the page cache, which training uses as well as long as the file fits it; a set of maps that is
-much larger than the machine's memory runs at the speed of the disk, which a short measurement cannot show.
+and the same near memory as far as the budget has room to keep it (`arena`). What is measured is therefore the page
+cache, which training uses as well as long as the file fits it; a set of maps that is much larger than the machine's
+memory runs at the speed of the disk, which a short measurement cannot show.
 
 Copies are done by the cores that compute as well. A matrix product, which has all cores, waits for the one that copies;
 what one core does alone, such as a ReLU, does not notice. Training is a mixture, and so is what is timed here beside

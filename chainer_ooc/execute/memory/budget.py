@@ -198,28 +198,14 @@ class Budget(Account, abc.ABC):
             if self.budget_bytes is not None and not self.has_room(more_bytes):
                 self.spare_at_most(0)
 
-    def leave_all_room(self) -> None:
-        """Has all that yields leave room for calls that do not `make_room`, those of an evaluation."""
-        if not self.backend.kept_serves_all:
-            self.backend.keep_at_most(0)
-        self.leave_room()
-
     def limit_kept(self, nbytes: int) -> None:
         """Limits what the device keeps for later, and spare maps, to what near memory and so many bytes more leave."""
         if self.budget_bytes is None:
             return
-        serves_all = self.backend.kept_serves_all
-        while True:
-            near_bytes = self.near_bytes()
-            left_bytes = max(0, self.budget_bytes - near_bytes - nbytes)
-            if not serves_all:  # it has what is left before spare maps
-                self.backend.keep_at_most(left_bytes)
-                left_bytes = max(0, left_bytes - self.backend.kept_bytes())
-            if not self._spare or self._bytes['spare'] <= left_bytes:
-                break
+        while self._spare and self._bytes['spare'] > max(0, self.budget_bytes - self.near_bytes() - nbytes):
             self._oldest_spare_yields()  # what the program holds of it leaves less
-        if serves_all:  # so many bytes will come from there, and it has what spare maps leave
-            self.backend.keep_at_most(max(0, self.budget_bytes - near_bytes - self._bytes['spare']))
+        # So many bytes will come from there, and it has what spare maps leave.
+        self.backend.keep_at_most(max(0, self.budget_bytes - self.near_bytes() - self._bytes['spare']))
 
 
 class Garbage:
