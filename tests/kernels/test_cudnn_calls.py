@@ -61,8 +61,8 @@ def calls_of_a_layer():
     weights = convolution_2d.Convolution2DGradW(forward, w.shape, w.dtype, None)
     for function in (forward, data, weights):
         function._input_layouts = (None, None)
-    return [lambda: offered.convolution_2d(forward, x, w, None), lambda: offered.deconvolution_2d(data, gy, w, None),
-            lambda: offered.convolution_2d_grad_w(weights, x, gy)]
+    return [lambda: offered.convolution(forward, x, w, None), lambda: offered.deconvolution(data, gy, w, None),
+            lambda: offered.convolution_grad_w(weights, x, gy)]
 
 
 @pytest.mark.parametrize('entries', [{}, {'use_cudnn_tensor_core': 'always', 'autotune': True}])

@@ -127,11 +127,14 @@ def test_nodes_keep_what_chainers_keep(ndim):
         assert kept[0] == kept[1]
 
 
-def test_channels_that_groups_do_not_divide_are_refused_as_by_chainer():
-    arrays = [np.ones((1, 4, 5)), np.ones((3, 2, 3))]
+@pytest.mark.parametrize(('axes', 'error', 'match'), [
+    (1, TypeError, 'divisor of that of'), (2, ValueError, 'cannot reshape')])
+def test_channels_that_groups_do_not_divide_are_refused_as_by_chainer(axes, error, match):
+    arrays = [np.ones((1, 4, *[5] * axes)), np.ones((3, 2, *[3] * axes))]
+    convolve = F.convolution_2d if axes == 2 else F.convolution_nd
     for workspace in (None, '1KB'):
-        with chainer.using_config('ooc_workspace', workspace), pytest.raises(TypeError, match='divisor of that of'):
-            F.convolution_nd(*arrays, groups=2)
+        with chainer.using_config('ooc_workspace', workspace), pytest.raises(error, match=match):
+            convolve(*arrays, groups=2)
 
 
 def test_with_the_setting_unset_nothing_is_asked_of_the_tiles(monkeypatch):

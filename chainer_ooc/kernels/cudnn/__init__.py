@@ -19,16 +19,13 @@ from __future__ import annotations
 from chainer_ooc.kernels.cudnn.handles import forget
 from chainer_ooc.kernels.cudnn.seam import (
     BatchNormalization,
-    convolution_2d,
-    convolution_2d_grad_w,
-    convolution_nd,
-    convolution_nd_grad_w,
-    deconvolution_2d,
-    deconvolution_nd,
+    convolution,
+    convolution_grad_w,
+    deconvolution,
 )
 from chainer_ooc.kernels.cudnn.settings import get_max_workspace_size, set_max_workspace_size
 
 __all__ = [
-    'BatchNormalization', 'convolution_2d', 'convolution_2d_grad_w', 'convolution_nd', 'convolution_nd_grad_w',
-    'deconvolution_2d', 'deconvolution_nd', 'forget', 'get_max_workspace_size', 'set_max_workspace_size',
+    'BatchNormalization', 'convolution', 'convolution_grad_w', 'deconvolution', 'forget', 'get_max_workspace_size',
+    'set_max_workspace_size',
 ]

@@ -14,74 +14,54 @@ from chainer import memory_layouts
 from chainer.backends import cuda
 from chainer.utils import conv
 
+from chainer_ooc.kernels import outs_of, steps_of
 from chainer_ooc.kernels.cudnn import facade, handles, normalization, settings
 
 Arrays = tuple[Any, ...]
 Serving = tuple[handles.Handle, settings.PlanSettings]
 
 
-def convolution_2d(function: Any, x: Any, w: Any, b: Any) -> Arrays | None:
-    """Convolution2DFunction on a GPU."""
-    x_layout, w_layout = function.input_layouts[:2]
-    return _convolution(function, x, w, b, _windows_2d(function), (x_layout, w_layout))
-
-
-def convolution_nd(function: Any, x: Any, w: Any, b: Any) -> Arrays | None:
-    """ConvolutionND on a GPU."""
-    return _convolution(function, x, w, b, _windows_nd(function), (None, None))
-
-
-def convolution_2d_grad_w(function: Any, x: Any, gy: Any) -> Arrays | None:
-    """Convolution2DGradW on a GPU."""
-    x_layout, gy_layout = function.input_layouts
-    if x_layout != gy_layout:
-        return _leave((x_layout, gy_layout), x, gy)
-    return _grad_w(function, x, gy, function.W_shape, _windows_2d(function), (x_layout, function.w_layout))
-
-
-def convolution_nd_grad_w(function: Any, x: Any, gy: Any) -> Arrays | None:
-    """ConvolutionNDGradW on a GPU."""
-    w_shape = (gy.shape[1], x.shape[1] // function.groups, *function.ksize)
-    return _grad_w(function, x, gy, w_shape, _windows_nd(function), (None, None))
-
-
-def deconvolution_2d(function: Any, x: Any, w: Any, b: Any) -> Arrays | None:
-    """Deconvolution2DFunction on a GPU, when its output size is known."""
-    x_layout, w_layout = function.input_layouts[:2]
-    outs = (function.outh, function.outw)
-    return _deconvolution(function, x, w, b, outs, _windows_2d(function), (x_layout, w_layout))
-
-
-def deconvolution_nd(function: Any, x: Any, w: Any, b: Any) -> Arrays | None:
-    """DeconvolutionND on a GPU, when its output size is known."""
-    return _deconvolution(function, x, w, b, tuple(function.outs), _windows_nd(function), (None, None))
-
-
-def _convolution(function: Any, x: Any, w: Any, b: Any, windows: Any, layouts: Any) -> Arrays | None:
+def convolution(function: Any, x: Any, w: Any, b: Any) -> Arrays | None:
+    """Convolution2DFunction and ConvolutionND on a GPU."""
+    layouts = function.input_layouts[:2]
     serving = None if function.cover_all else _serving(x, w)
     if serving is None:
         return _leave(layouts, x, w)
-    shape = _convolved(x.shape, w.shape, windows, layouts)
+    stride, pad, dilate = steps_of(function)
+    shape = _convolved(x.shape, w.shape, (pad, stride, dilate), layouts)
     if shape is None:
         return None  # Chainer's own way says what is wrong
     y = serving[0].empty(shape, x.dtype)
-    return _done(facade.convolution_forward, serving, function, layouts, (x, w, b, y, *windows), y, declares=True)
+    arguments = x, w, b, y, pad, stride, dilate
+    return _done(facade.convolution_forward, serving, function, layouts, arguments, y, declares=True)
 
 
-def _grad_w(function: Any, x: Any, gy: Any, w_shape: Any, windows: Any, layouts: Any) -> Arrays | None:
+def convolution_grad_w(function: Any, x: Any, gy: Any) -> Arrays | None:
+    """Convolution2DGradW and ConvolutionNDGradW on a GPU."""
+    x_layout, gy_layout = function.input_layouts
+    if x_layout != gy_layout:
+        return _leave((x_layout, gy_layout), x, gy)
+    layouts = x_layout, getattr(function, 'w_layout', None)
     serving = None if function.cover_all or x.dtype != function.W_dtype else _serving(x, gy)
     if serving is None:
         return _leave(layouts, x, gy)
+    w_shape = (function.W_shape if hasattr(function, 'W_shape')
+               else (gy.shape[1], x.shape[1] // function.groups, *function.ksize))
     gw = serving[0].empty(_raw(w_shape, layouts[1]), x.dtype)
-    return _done(facade.convolution_backward_filter, serving, function, layouts, (x, gy, gw, *windows), gw)
+    stride, pad, dilate = steps_of(function)
+    return _done(facade.convolution_backward_filter, serving, function, layouts, (x, gy, gw, pad, stride, dilate), gw)
 
 
-def _deconvolution(function: Any, x: Any, w: Any, b: Any, outs: Any, windows: Any, layouts: Any) -> Arrays | None:
+def deconvolution(function: Any, x: Any, w: Any, b: Any) -> Arrays | None:
+    """Deconvolution2DFunction and DeconvolutionND on a GPU, when their output size is known."""
+    layouts = function.input_layouts[:2]
     serving = None if function.cover_all else _serving(x, w)
     if serving is None:
         return _leave(layouts, x, w)
-    y = serving[0].empty(_deconvolved(x.shape, w.shape, outs, function.groups, layouts), x.dtype)
-    return _done(facade.convolution_backward_data, serving, function, layouts, (w, x, b, y, *windows), y, declares=True)
+    y = serving[0].empty(_deconvolved(x.shape, w.shape, outs_of(function), function.groups, layouts), x.dtype)
+    stride, pad, dilate = steps_of(function)
+    arguments = w, x, b, y, pad, stride, dilate
+    return _done(facade.convolution_backward_data, serving, function, layouts, arguments, y, declares=True)
 
 
 def _done(call: Any, serving: Serving, function: Any, layouts: Any, arguments: Any, result: Any,
@@ -108,14 +88,6 @@ def _leave(layouts: Any, *arrays: Any) -> Arrays | None:
             'with chainer.config.compute_mode = None, or give cuDNN more scratch: '
             'chainer.backends.cuda.set_max_workspace_size(bytes).')
     return None
-
-
-def _windows_2d(function: Any) -> tuple[tuple[int, int], ...]:
-    return (function.ph, function.pw), (function.sy, function.sx), (function.dy, function.dx)
-
-
-def _windows_nd(function: Any) -> Any:
-    return function.pad, function.stride, function.dilate
 
 
 @functools.lru_cache(maxsize=handles.MOST_CALLS)

@@ -29,18 +29,11 @@ from chainer_ooc.kernels.onednn.pooling import (
     max_pooling_nd,
     max_pooling_nd_grad,
 )
-from chainer_ooc.kernels.onednn.seam import (
-    convolution_2d,
-    convolution_2d_grad_w,
-    convolution_nd,
-    convolution_nd_grad_w,
-    deconvolution_2d,
-    deconvolution_nd,
-)
+from chainer_ooc.kernels.onednn.seam import convolution, convolution_grad_w, deconvolution
 
 __all__ = [
     'add', 'average_pooling_2d', 'average_pooling_2d_grad', 'average_pooling_nd', 'average_pooling_nd_grad',
-    'batch_normalization', 'batch_normalization_grad', 'convolution_2d', 'convolution_2d_grad_w', 'convolution_nd',
-    'convolution_nd_grad_w', 'deconvolution_2d', 'deconvolution_nd', 'local_response_normalization',
-    'local_response_normalization_grad', 'max_pooling_nd', 'max_pooling_nd_grad', 'relu', 'relu_grad',
+    'batch_normalization', 'batch_normalization_grad', 'convolution', 'convolution_grad_w', 'deconvolution',
+    'local_response_normalization', 'local_response_normalization_grad', 'max_pooling_nd', 'max_pooling_nd_grad',
+    'relu', 'relu_grad',
 ]

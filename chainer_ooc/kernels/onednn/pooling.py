@@ -87,7 +87,7 @@ class Pooling:
 @or_none
 def max_pooling_nd(node: Any, x: Array) -> Any:
     """Forward of MaxPoolingND."""
-    of = _pooling(x, _windows_nd(node), node.cover_all)
+    of = _pooling(node, x, node.cover_all)
     if of is None:
         return None
     x = channels_last(x)
@@ -105,26 +105,25 @@ def max_pooling_nd(node: Any, x: Array) -> Any:
 @or_none
 def max_pooling_nd_grad(node: Any, gy: Array) -> Any:
     """Forward of MaxPoolingNDGrad."""
-    func = node.func
-    return _grad(func, gy, _windows_nd(func), MAXIMUM, func.indexes)
+    return _grad(node.func, gy, MAXIMUM, node.func.indexes)
 
 
 @or_none
 def average_pooling_2d(node: Any, x: Array) -> Any:
     """Forward of AveragePooling2D."""
-    return _average(node, x, _windows_2d(node), MEAN_WITH_PADDING)
+    return _average(node, x, MEAN_WITH_PADDING)
 
 
 @or_none
 def average_pooling_2d_grad(node: Any, gy: Array) -> Any:
     """Forward of AveragePooling2DGrad."""
-    return _grad(node, gy, _windows_2d(node), MEAN_WITH_PADDING)
+    return _grad(node, gy, MEAN_WITH_PADDING)
 
 
 @or_none
 def average_pooling_nd(node: Any, x: Array) -> Any:
     """Forward of AveragePoolingND."""
-    found = _average(node, x, _windows_nd(node), _mean(node))
+    found = _average(node, x, _mean(node))
     if found is not None:
         node.width = None if node.pad_value is not None else node._get_pooling_width(np, x.shape[2:], x.dtype)
     return found
@@ -133,11 +132,11 @@ def average_pooling_nd(node: Any, x: Array) -> Any:
 @or_none
 def average_pooling_nd_grad(node: Any, gy: Array) -> Any:
     """Forward of AveragePoolingNDGrad, which leaves the given gradient as it is."""
-    return _grad(node.func, gy, _windows_nd(node.func), _mean(node.func))
+    return _grad(node.func, gy, _mean(node.func))
 
 
-def _average(node: Any, x: Array, windows: Any, algorithm: int) -> Any:
-    of = _pooling(x, windows, cover_all=False)
+def _average(node: Any, x: Array, algorithm: int) -> Any:
+    of = _pooling(node, x, cover_all=False)
     if of is None:
         return None
     y = empty(of.y_shape)
@@ -146,11 +145,11 @@ def _average(node: Any, x: Array, windows: Any, algorithm: int) -> Any:
     return y,
 
 
-def _grad(node: Any, gy: Array, windows: Any, algorithm: int, indexes: Array | None = None) -> Any:
+def _grad(node: Any, gy: Array, algorithm: int, indexes: Array | None = None) -> Any:
     """The gradient of pooling; `node` has what `_remember` left there."""
     if node._in_dtype != np.float32 or not serves(gy):
         return None
-    of = Pooling(node._in_shape, gy.shape, *windows)
+    of = Pooling(node._in_shape, gy.shape, *_windows(node))
     if of.has_empty_windows():
         return None
     computation = pooling(of, algorithm, True)
@@ -162,12 +161,13 @@ def _grad(node: Any, gy: Array, windows: Any, algorithm: int, indexes: Array | N
     return gx,
 
 
-def _pooling(x: Array, windows: Any, cover_all: bool) -> Pooling | None:
+def _pooling(node: Any, x: Array, cover_all: bool) -> Pooling | None:
     """The geometry, or None where it is not for oneDNN."""
     from chainer.utils import conv
 
     if not serves(x):
         return None
+    windows = _windows(node)
     outs = tuple(conv.get_conv_outsize(*each, cover_all=cover_all) for each in zip(x.shape[2:], *windows, strict=True))
     of = Pooling(x.shape, (*x.shape[:2], *outs), *windows)
     return None if min(outs) < 1 or of.has_empty_windows() else of
@@ -195,11 +195,10 @@ def _mean(node: Any) -> int:
     return MEAN_OF_PIXELS if node.pad_value is None else MEAN_WITH_PADDING
 
 
-def _windows_2d(node: Any) -> tuple[Shape, Shape, Shape]:
-    return (node.kh, node.kw), (node.sy, node.sx), (node.ph, node.pw)
-
-
-def _windows_nd(node: Any) -> tuple[Shape, Shape, Shape]:
+def _windows(node: Any) -> tuple[Shape, Shape, Shape]:
+    """Kernel, stride and padding of each axis."""
+    if hasattr(node, 'kh'):
+        return (node.kh, node.kw), (node.sy, node.sx), (node.ph, node.pw)
     return tuple(node.ksize), tuple(node.stride), tuple(node.pad)
 
 

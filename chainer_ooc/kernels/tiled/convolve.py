@@ -1,4 +1,7 @@
-"""Convolution and its two gradients as products of matrices, tile by tile.
+"""Chainer's convolutions and deconvolutions, and their gradients, as products of matrices, tile by tile.
+
+The first three functions are called by the seams of patch 0060 with the function node, whose attributes they read, and
+the arrays; what a node keeps (retained inputs, sizes) is the seam's business. The next three compute:
 
     by image:   y[n]  = W @ columns(x[n])                  straight into NCHW, nothing is transposed
     data:       gx   += uncolumns(W.T @ gy)                or a convolution with the window mirrored, see `transpose`
@@ -20,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from chainer_ooc.kernels import kernel_of, outs_of, steps_of
 from chainer_ooc.kernels.tiled.matrices import (
     STACK_BELOW_COLUMNS,
     by_image,
@@ -28,7 +32,37 @@ from chainer_ooc.kernels.tiled.matrices import (
     working_dtype,
 )
 from chainer_ooc.kernels.tiled.tiles import Buffer, even_parts, tiles
-from chainer_ooc.kernels.tiled.windows import Array, Windows, gather, scatter
+from chainer_ooc.kernels.tiled.tiles import workspace_bytes as setting_bytes
+from chainer_ooc.kernels.tiled.windows import Array, Windows, gather, scatter, windows_over
+
+
+def convolution(node: Any, x: Array, kernels: Array, bias: Array | None) -> tuple[Array]:
+    """Forward of Convolution2DFunction and ConvolutionND."""
+    _check_groups(node, input=x.shape[1], output=kernels.shape[0])
+    windows = windows_over(x.shape[2:], kernels.shape[2:], *steps_of(node), cover_all=node.cover_all)
+    matrices = kernels.reshape(node.groups, kernels.shape[0] // node.groups, math.prod(kernels.shape[1:]))
+    return convolve(x, matrices, windows, bias, setting_bytes()),
+
+
+def convolution_grad_w(node: Any, x: Array, gy: Array) -> tuple[Array]:
+    """Forward of Convolution2DGradW and ConvolutionNDGradW."""
+    windows = Windows(x.shape[2:], kernel_of(node), *steps_of(node), gy.shape[2:])
+    return weight_gradient(x, gy, windows, node.groups, node.W_dtype, setting_bytes()),
+
+
+def deconvolution(node: Any, x: Array, kernels: Array, bias: Array | None) -> tuple[Array]:
+    """Forward of Deconvolution2DFunction and DeconvolutionND, whose output size is known."""
+    _check_groups(node, input=x.shape[1])
+    windows = Windows(outs_of(node), kernels.shape[2:], *steps_of(node), x.shape[2:])
+    return transpose(x, kernels, windows, node.groups, bias, setting_bytes()),
+
+
+def _check_groups(node: Any, **channels: int) -> None:
+    """Raises as ConvolutionND does when channels cannot be divided into the groups; nodes for two axes reshape."""
+    for side, count in channels.items():
+        if hasattr(node, 'stride') and count % node.groups:
+            raise TypeError(f'the number of groups must be a divisor of that of {side} channels (groups {node.groups}, '
+                            f'{side} channels {count}); change groups or the number of channels')
 
 
 def convolve(x: Array, weights: Array, windows: Windows, bias: Array | None, workspace_bytes: int) -> Array:
