@@ -106,7 +106,9 @@ def test_the_numbers_that_a_normalization_reads_on_the_host_are_there_in_later_r
 
 @pytest.mark.parametrize('change', ['signature', 'order', 'index', 'engine', 'handle'])
 def test_what_another_version_may_have_otherwise_leaves_all_runs_to_execute(cudnn, ours, monkeypatch, change):
-    assert ours.find(CONVOLUTION, TERMS) is not None
+    with monkeypatch.context() as before:
+        before.setattr(ours, 'launch', lambda *_: None)
+        convolve(ours)
     graph, = cudnn.graphs
     if change == 'signature':
         monkeypatch.setattr(launch, 'SIGNATURE', 'other')
@@ -150,14 +152,6 @@ def test_a_call_that_is_known_is_a_use_of_its_plan(cudnn, ours, monkeypatch):
     for height in (8, 9, 8, 10, 8, 9):
         convolve(ours, height=height)
     assert [graph.tensors[0].dim[2] for graph in cudnn.graphs] == [8, 9, 10, 9]
-
-
-def test_calls_that_are_known_are_bounded(cudnn, ours, monkeypatch):
-    monkeypatch.setattr(handles, 'MOST_CALLS', 2)
-    for height in (8, 9, 10, 11, 8):
-        convolve(ours, height=height)
-        assert 1 <= len(ours._calls) <= 2
-    assert len(cudnn.graphs) == 4
 
 
 def test_entries_are_those_of_the_calling_thread_at_each_call(monkeypatch):

@@ -9,15 +9,13 @@ Source: PyTorch's pool of handles (aten/src/ATen/cuda/detail/DeviceThreadHandles
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
 import sys
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from chainer_ooc.backends.cuda import preparations
 from chainer_ooc.kernels.cudnn import library, plan
@@ -28,9 +26,6 @@ from chainer_ooc.warning import warn
 
 #: Plans of one handle; ResNet-152 takes some 100. A plan that is used again after it went is made again.
 MOST_PLANS = 1024
-
-#: Calls of one handle whose plan is known without describing their operation. Several may have the same plan.
-MOST_CALLS = 2 * MOST_PLANS
 
 _LOG = logging.getLogger('chainer_ooc')
 _of_thread = threading.local()
@@ -88,24 +83,19 @@ class CupyDevice:
 _DEVICE = CupyDevice()
 
 
-@dataclass
-class Answer:
-    """What cuDNN said of an operation.
+class Answer(NamedTuple):
+    """How cuDNN runs an operation under these settings: its plan, or None where cuDNN has no kernel."""
 
-    Attributes:
-        plan: how it runs; None where cuDNN has no kernel.
-        used: when it was last asked for, counted in questions to the handle.
-    """
-
+    operation: Operation
+    settings: PlanSettings
     plan: ExecutionPlan | None
-    used: int
 
 
 class Handle:
     """A handle, and the least recently used plans of it.
 
-    A call asks by what it was called with (`recall`), which costs one look at a dict, and describes its operation only
-    where that is not known (`answer`).
+    A call asks by what it was called with (`recall`), which costs little, and describes its operation only where that
+    is not known (`answer`).
 
     Args:
         cudnn: the module of NVIDIA's Python package.
@@ -118,33 +108,31 @@ class Handle:
         self._process = os.getpid()
         self._handle = cudnn.create_handle()
         self._stream: int | None = None
-        self._questions = itertools.count()
-        self._answers: dict[tuple[Operation, PlanSettings], Answer] = {}
-        self._calls: dict[Hashable, Answer] = {}
+        self._answers: dict[Hashable, Answer] = {}  # by calls; the one that was last asked for is the last
 
     def find(self, operation: Operation, settings: PlanSettings) -> ExecutionPlan | None:
         """Returns the plan for `operation` under `settings`, made at the first call; None where cuDNN has none."""
-        return self._answer(operation, settings).plan
+        call = operation, settings
+        return (self.recall(call) or self.answer(call, operation, settings)).plan
 
     def recall(self, call: Hashable) -> Answer | None:
         """Returns what was said of a call, or None where that is not known (any more)."""
-        answer = self._calls.get(call)
+        answer = self._answers.pop(call, None)
         if answer is not None:
-            answer.used = next(self._questions)
+            self._answers[call] = answer
         return answer
 
     def answer(self, call: Hashable, operation: Operation, settings: PlanSettings) -> Answer:
-        """As `find`, and keeps it for the next `recall`.
+        """Makes a plan, and keeps it for the next `recall`.
 
         Args:
             call: equal only for calls with the same operation and settings.
             operation: what it computes.
             settings: that it is done under.
         """
-        answer = self._answer(operation, settings)
-        if len(self._calls) >= MOST_CALLS:
-            self._calls.clear()
-        self._calls[call] = answer
+        answer = self._answers[call] = Answer(operation, settings, self._make(operation, settings))
+        if len(self._answers) > MOST_PLANS:
+            del self._answers[next(iter(self._answers))]
         return answer
 
     def run(self, found: ExecutionPlan, arrays: Mapping[Port, Any]) -> None:
@@ -169,13 +157,12 @@ class Handle:
 
         The one that was last asked for is the last.
         """
-        answers = sorted(self._answers.items(), key=lambda item: item[1].used)
-        return [(*key, None if answer.plan is None else answer.plan.workspace_bytes) for key, answer in answers]
+        return [(operation, settings, None if plan is None else plan.workspace_bytes)
+                for operation, settings, plan in self._answers.values()]
 
     def close(self) -> None:
         """Drops the plans and the handle."""
         self._answers.clear()
-        self._calls.clear()
         handle, self._handle = self._handle, None
         if handle is not None and self._process == os.getpid():  # of a forked child's parent it is the parent's
             self._cudnn.destroy_handle(handle)
@@ -185,7 +172,7 @@ class Handle:
         self._stream = None
 
     def __del__(self) -> None:
-        if not sys.is_finalizing() and hasattr(self, '_calls'):  # the package itself lets go of no handle
+        if not sys.is_finalizing() and hasattr(self, '_answers'):  # the package itself lets go of no handle
             self.close()
 
     def _follow(self) -> None:
@@ -194,18 +181,6 @@ class Handle:
         if stream != self._stream:
             self._cudnn.set_stream(handle=self._handle, stream=stream)
             self._stream = stream
-
-    def _answer(self, operation: Operation, settings: PlanSettings) -> Answer:
-        key = operation, settings
-        answer = self._answers.get(key)
-        if answer is not None:
-            answer.used = next(self._questions)
-            return answer
-        answer = self._answers[key] = Answer(self._make(operation, settings), next(self._questions))
-        if len(self._answers) > MOST_PLANS:
-            del self._answers[min(self._answers, key=lambda each: self._answers[each].used)]
-            self._calls.clear()  # some of them have the plan that goes
-        return answer
 
     def _make(self, operation: Operation, settings: PlanSettings) -> ExecutionPlan | None:
         preparations.note()

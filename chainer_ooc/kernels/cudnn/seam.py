@@ -90,7 +90,7 @@ def _leave(layouts: Any, *arrays: Any) -> Arrays | None:
     return None
 
 
-@functools.lru_cache(maxsize=handles.MOST_CALLS)
+@functools.lru_cache(maxsize=handles.MOST_PLANS)
 def _convolved(x_shape: Any, w_shape: Any, windows: Any, layouts: Any) -> Any:
     """The shape of a convolution's output as it lies in memory, or None where it has no elements."""
     x_shape, w_shape = _semantic(x_shape, layouts[0]), _semantic(w_shape, layouts[1])
@@ -99,7 +99,7 @@ def _convolved(x_shape: Any, w_shape: Any, windows: Any, layouts: Any) -> Any:
     return None if min(outs) < 1 else _raw((x_shape[0], w_shape[0], *outs), layouts[0])
 
 
-@functools.lru_cache(maxsize=handles.MOST_CALLS)
+@functools.lru_cache(maxsize=handles.MOST_PLANS)
 def _deconvolved(x_shape: Any, w_shape: Any, outs: Any, groups: int, layouts: Any) -> Any:
     """The shape of a deconvolution's output as it lies in memory."""
     return _raw((x_shape[0], _semantic(w_shape, layouts[1])[1] * groups, *outs), layouts[0])
