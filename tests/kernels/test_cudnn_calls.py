@@ -33,7 +33,7 @@ def draw(*shape):
 
 def convolve(handle, terms=TERMS, height=8):
     x, w, y = draw(2, 3, height, 8), draw(4, 3, 3, 3), np.full((2, 4, height, 8), np.nan, 'f')
-    assert facade.convolution_forward(handle, terms, x, w, None, y, (1, 1), (1, 1), (1, 1))
+    assert facade.convolve(handle, terms, Port.Y, x, w, y, ((1, 1),) * 3)
     return y
 
 

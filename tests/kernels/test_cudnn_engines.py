@@ -21,8 +21,8 @@ def test_a_layer_is_asked_about_as_training_does():
         x, w, y = (np.zeros(shape, np.float32) for shape in (asked.x_shape, asked.w_shape, asked.y_shape))
         expected = chainer.functions.convolution_2d(x, w, **dict(layer.geometry))
         assert expected.shape == y.shape
-        given = dict(layer.geometry)
-        assert facade.convolution_forward(ours, settings, x, w, None, y, given['pad'], given['stride'], given['dilate'])
+        windows = tuple(dict(layer.geometry)[name] for name in ('stride', 'pad', 'dilate'))
+        assert facade.convolve(ours, settings, Port.Y, x, w, y, windows)
         assert ours.asked()[-1][0] == asked
 
 

@@ -148,13 +148,13 @@ def test_no_memory_for_the_scratch_is_the_callers_to_hear(cudnn, ours, device, m
     monkeypatch.setattr(device, 'scratch', refuse)
     x, w, y = (np.zeros(shape, 'f') for shape in (CONVOLUTION.x_shape, CONVOLUTION.w_shape, CONVOLUTION.y_shape))
     with pytest.raises(MemoryError, match='100'):
-        facade.convolution_forward(ours, TERMS, x, w, None, y, (1, 1), (1, 1), (1, 1))
+        facade.convolve(ours, TERMS, Port.Y, x, w, y, ((1, 1),) * 3)
 
 
 def test_a_plan_runs_on_the_stream_that_is_current_then(ours, device):
     x, w, y = (np.zeros(shape, 'f') for shape in (CONVOLUTION.x_shape, CONVOLUTION.w_shape, CONVOLUTION.y_shape))
     for device.current_stream in (7, 8, 7):  # the fake refuses another stream
-        assert facade.convolution_forward(ours, TERMS, x, w, None, y, (1, 1), (1, 1), (1, 1))
+        assert facade.convolve(ours, TERMS, Port.Y, x, w, y, ((1, 1),) * 3)
 
 
 def test_each_thread_and_each_device_has_a_session_of_its_own(cudnn, monkeypatch):
@@ -188,7 +188,7 @@ def test_threads_one_after_the_other_share_a_session_and_its_plans(cudnn, device
     def ask():
         ours = handles.current()
         x, w, y = (np.zeros(shape, 'f') for shape in (CONVOLUTION.x_shape, CONVOLUTION.w_shape, CONVOLUTION.y_shape))
-        assert facade.convolution_forward(ours, TERMS, x, w, None, y, (1, 1), (1, 1), (1, 1))
+        assert facade.convolve(ours, TERMS, Port.Y, x, w, y, ((1, 1),) * 3)
         found.append(ours)
 
     for device.current_stream in (7, 8, 8):

@@ -10,6 +10,7 @@ import pytest
 
 from chainer_ooc.backends.cuda import preparations
 from chainer_ooc.kernels.cudnn import execution, facade, handles
+from chainer_ooc.kernels.cudnn.operations import Port
 from chainer_ooc.kernels.cudnn.settings import PlanSettings
 from support.fake_cudnn import Engine, heur_mode, numerical_note
 
@@ -26,7 +27,7 @@ def convolve(handle, settings=TIMED, height=8):
     rng = np.random.default_rng(1)
     x, w = rng.normal(size=(2, 3, height, 8)).astype('f'), rng.normal(size=(4, 3, 3, 3)).astype('f')
     y = np.full((2, 4, height, 8), np.nan, 'f')
-    assert facade.convolution_forward(handle, settings, x, w, None, y, (1, 1), (1, 1), (1, 1))
+    assert facade.convolve(handle, settings, Port.Y, x, w, y, ((1, 1),) * 3)
     return y
 
 

@@ -4,7 +4,7 @@ Nothing here imports CuPy or cuDNN before a call on a GPU, and nothing is done d
 
     seam.py           what Chainer's functions call; None where it is for their own kernels
     settings.py       the settings that it is done under
-    facade.py         arrays -> operations -> arrays, by the names of CuPy's former module
+    facade.py         arrays -> operations -> arrays
     operations.py     a call as a value; its graph in cuDNN's words
     library.py        finds cuDNN, or says why not
     handles.py        one thread's handle, and its plans

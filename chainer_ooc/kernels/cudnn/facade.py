@@ -1,11 +1,11 @@
-"""Convolution and batch normalization by cuDNN, under the names and with the meaning of CuPy's former cudnn module.
+"""Convolution and batch normalization by cuDNN: arrays -> operations -> arrays.
 
 Each function says whether it did it, by True or its results. It does not where cuDNN has no kernel under the settings:
 nothing is written then, and the caller takes Chainer's own kernels. Which it is depends on shapes and settings alone
 (promise P2).
 
-Arrays are of one dtype (float16 or float32), not empty, and their order is said by ``channels_last`` and
-``filter_last``, as in `operations`. Sums are in float32 throughout.
+Arrays are of one dtype (float16 or float32), not empty, and with channels first or last, as in `operations`. Sums are
+in float32 throughout.
 
 Left out, as Chainer's own kernels are as good or cuDNN's graphs have no kernel: batch normalization with fixed
 statistics, activations, softmax, dropout, and pooling (whose graph nodes are inference only, or keep other indexes than
@@ -26,33 +26,34 @@ ALIGNMENT_BYTES = 16
 _X, _W, _Y = Port.X, Port.W, Port.Y  # a member takes longer to look up than a name
 
 
-def convolution_forward(handle: Handle, settings: PlanSettings, x: Any, w: Any, b: Any, y: Any, pad: Shape,
-                        stride: Shape, dilation: Shape, *, channels_last: bool = False,
-                        filter_last: bool = False) -> bool:
-    """Writes the convolution of `x` with `w` to `y`, plus `b` (one number per channel, or None).
+def convolve(handle: Handle, settings: PlanSettings, result: Port, x: Any, w: Any, y: Any, windows: tuple[Shape, ...],
+             last: tuple[bool, bool] = (False, False)) -> bool:
+    """Writes one of the three arrays of a convolution, by the other two.
 
-    The number of groups is that of x's channels to those of w.
+    The number of groups is that of x's channels to those of w. Extents that the stride skips are x's to say.
+
+    Args:
+        handle: the thread's, on the arrays' device.
+        settings: that it is done under.
+        result: Y for the convolution of `x` with `w`; W or X for the gradient by the filter, or by the input, which is
+            the deconvolution of `y` with `w`.
+        x: the input.
+        w: the filter.
+        y: the output.
+        windows: stride, padding and dilation.
+        last: whether the channels of `x` and `y` are last, and those of `w`.
     """
-    return _convolve(handle, settings, Port.Y, x, w, y, (pad, stride, dilation), (channels_last, filter_last)) and (
-        b is None or _add(b, y, channels_last))
-
-
-def convolution_backward_filter(handle: Handle, settings: PlanSettings, x: Any, gy: Any, gw: Any, pad: Shape,
-                                stride: Shape, dilation: Shape, *, channels_last: bool = False,
-                                filter_last: bool = False) -> bool:
-    """Writes the gradient of the filter to `gw`."""
-    return _convolve(handle, settings, Port.W, x, gw, gy, (pad, stride, dilation), (channels_last, filter_last))
-
-
-def convolution_backward_data(handle: Handle, settings: PlanSettings, w: Any, x: Any, b: Any, y: Any, pad: Shape,
-                              stride: Shape, dilation: Shape, *, channels_last: bool = False,
-                              filter_last: bool = False) -> bool:
-    """Writes the gradient of a convolution's input, which is the deconvolution of `x` with `w`, to `y`, plus `b`.
-
-    `x` is the gradient of the output, and `y` that of the input: extents that the stride skips are y's to say.
-    """
-    return _convolve(handle, settings, Port.X, y, w, x, (pad, stride, dilation), (channels_last, filter_last)) and (
-        b is None or _add(b, y, channels_last))
+    call = result, x.shape, w.shape, y.shape, windows, last, x.dtype.char, settings
+    answer = handle.recall(call)
+    if answer is None:
+        answer = handle.answer(call, _operation(result, x, w, y, windows, last), settings)
+    if answer.plan is None:
+        return False
+    x, x_address = (x, _address(x)) if result == _X else _placed(x)
+    w, w_address = (w, _address(w)) if result == _W else _placed(w)
+    y, y_address = (y, _address(y)) if result == _Y else _placed(y)
+    handle.launch(answer.plan, {_X: x_address, _W: w_address, _Y: y_address})
+    return True
 
 
 def batch_normalization_forward_training(
@@ -116,26 +117,11 @@ def batch_normalization_backward(
     return gx, ggamma, gbeta
 
 
-def _convolve(handle: Handle, settings: PlanSettings, result: Port, x: Any, w: Any, y: Any, windows: tuple[Shape, ...],
-              last: tuple[bool, bool]) -> bool:
-    call = result, x.shape, w.shape, y.shape, windows, last, x.dtype.char, settings
-    answer = handle.recall(call)
-    if answer is None:
-        answer = handle.answer(call, _operation(result, x, w, y, windows, last), settings)
-    if answer.plan is None:
-        return False
-    x, x_address = (x, _address(x)) if result == _X else _placed(x)
-    w, w_address = (w, _address(w)) if result == _W else _placed(w)
-    y, y_address = (y, _address(y)) if result == _Y else _placed(y)
-    handle.launch(answer.plan, {_X: x_address, _W: w_address, _Y: y_address})
-    return True
-
-
 def _operation(result: Port, x: Any, w: Any, y: Any, windows: tuple[Shape, ...],
                last: tuple[bool, bool]) -> Convolution:
     channels_last, filter_last = last
     shapes = (_extents(x.shape, channels_last), _extents(w.shape, filter_last), _extents(y.shape, channels_last))
-    pad, stride, dilation = windows
+    stride, pad, dilation = windows
     if len(pad) == 1:  # cuDNN has two axes at least; one more of a single element changes nothing
         shapes = (_with_row(shapes[0]), _with_row(shapes[1]), _with_row(shapes[2]))
         pad, stride, dilation = (0, *pad), (1, *stride), (1, *dilation)
@@ -169,8 +155,3 @@ def _placed(array: Any) -> tuple[Any, int]:
 def _address(array: Any) -> int:
     pointer = getattr(array.data, 'ptr', None)  # CuPy's; tests have arrays of NumPy
     return int(array.ctypes.data if pointer is None else pointer)
-
-
-def _add(b: Any, y: Any, channels_last: bool) -> bool:
-    y += b if channels_last else b.reshape(-1, *(1 for _ in y.shape[2:]))
-    return True

@@ -16,6 +16,7 @@ from chainer.utils import conv
 
 from chainer_ooc.kernels import outs_of, steps_of
 from chainer_ooc.kernels.cudnn import facade, handles, normalization, settings
+from chainer_ooc.kernels.cudnn.operations import Port
 
 Arrays = tuple[Any, ...]
 Serving = tuple[handles.Handle, settings.PlanSettings]
@@ -27,13 +28,14 @@ def convolution(function: Any, x: Any, w: Any, b: Any) -> Arrays | None:
     serving = None if function.cover_all else _serving(x, w)
     if serving is None:
         return _leave(layouts, x, w)
-    stride, pad, dilate = steps_of(function)
-    shape = _convolved(x.shape, w.shape, (pad, stride, dilate), layouts)
+    steps = steps_of(function)
+    shape = _convolved(x.shape, w.shape, steps, layouts)
     if shape is None:
         return None  # Chainer's own way says what is wrong
     y = serving[0].empty(shape, x.dtype)
-    arguments = x, w, b, y, pad, stride, dilate
-    return _done(facade.convolution_forward, serving, function, layouts, arguments, y, declares=True)
+    if not _convolve(serving, Port.Y, x, w, y, steps, layouts):
+        return _leave(layouts, x, w)
+    return _finished(function, y, b, layouts[0])
 
 
 def convolution_grad_w(function: Any, x: Any, gy: Any) -> Arrays | None:
@@ -48,8 +50,9 @@ def convolution_grad_w(function: Any, x: Any, gy: Any) -> Arrays | None:
     w_shape = (function.W_shape if hasattr(function, 'W_shape')
                else (gy.shape[1], x.shape[1] // function.groups, *function.ksize))
     gw = serving[0].empty(_raw(w_shape, layouts[1]), x.dtype)
-    stride, pad, dilate = steps_of(function)
-    return _done(facade.convolution_backward_filter, serving, function, layouts, (x, gy, gw, pad, stride, dilate), gw)
+    if not _convolve(serving, Port.W, x, gw, gy, steps_of(function), layouts):
+        return _leave(layouts, x, gy)
+    return gw,
 
 
 def deconvolution(function: Any, x: Any, w: Any, b: Any) -> Arrays | None:
@@ -59,20 +62,23 @@ def deconvolution(function: Any, x: Any, w: Any, b: Any) -> Arrays | None:
     if serving is None:
         return _leave(layouts, x, w)
     y = serving[0].empty(_deconvolved(x.shape, w.shape, outs_of(function), function.groups, layouts), x.dtype)
-    stride, pad, dilate = steps_of(function)
-    arguments = w, x, b, y, pad, stride, dilate
-    return _done(facade.convolution_backward_data, serving, function, layouts, arguments, y, declares=True)
+    if not _convolve(serving, Port.X, y, w, x, steps_of(function), layouts):
+        return _leave(layouts, x, w)
+    return _finished(function, y, b, layouts[0])
 
 
-def _done(call: Any, serving: Serving, function: Any, layouts: Any, arguments: Any, result: Any,
-          declares: bool = False) -> Arrays | None:
-    served = result.size and call(*serving, *arguments, channels_last=layouts[0] is not None,
-                                  filter_last=layouts[1] is not None)
-    if not served:
-        return _leave(layouts, *arguments[:2])
-    if declares and layouts[0] is not None:
-        function.output_layouts = (layouts[0],)
-    return result,
+def _convolve(serving: Serving, result: Port, x: Any, w: Any, y: Any, steps: Any, layouts: Any) -> bool:
+    last = layouts[0] is not None, layouts[1] is not None
+    return min(x.size, w.size, y.size) > 0 and facade.convolve(*serving, result, x, w, y, steps, last)
+
+
+def _finished(function: Any, y: Any, b: Any, layout: Any) -> Arrays:
+    """A map with its bias, one number a channel or None, and in its layout."""
+    if b is not None:
+        y += b.reshape(-1, *(1 for _ in y.shape[2:])) if layout is None else b
+    if layout is not None:
+        function.output_layouts = (layout,)
+    return y,
 
 
 def _leave(layouts: Any, *arrays: Any) -> Arrays | None:
@@ -91,11 +97,11 @@ def _leave(layouts: Any, *arrays: Any) -> Arrays | None:
 
 
 @functools.lru_cache(maxsize=handles.MOST_PLANS)
-def _convolved(x_shape: Any, w_shape: Any, windows: Any, layouts: Any) -> Any:
+def _convolved(x_shape: Any, w_shape: Any, steps: Any, layouts: Any) -> Any:
     """The shape of a convolution's output as it lies in memory, or None where it has no elements."""
     x_shape, w_shape = _semantic(x_shape, layouts[0]), _semantic(w_shape, layouts[1])
-    outs = tuple(conv.get_conv_outsize(extent, k, s, p, d=d) for extent, k, p, s, d in zip(
-        x_shape[2:], w_shape[2:], *windows, strict=True))
+    outs = tuple(conv.get_conv_outsize(extent, k, s, p, d=d) for extent, k, s, p, d in zip(
+        x_shape[2:], w_shape[2:], *steps, strict=True))
     return None if min(outs) < 1 else _raw((x_shape[0], w_shape[0], *outs), layouts[0])
 
 
