@@ -165,24 +165,14 @@ def _made(library: Library, chain: Chain, size: int) -> Primitive:
               for argument, operand in zip(_arguments(chain), chain.operands, strict=True)}
     layouts = {argument: plain_layout(library, shape) for argument, shape in {**shapes, RESULT: (size,)}.items()}
     attributes, operations = library.new_attributes(), library.created('post_ops_create')
-    try:
-        for operation, argument in zip(chain.operations[1:], _arguments(chain)[2:], strict=True):
-            library.call('post_ops_append_binary', operations, c_int(operation), layouts[argument])
-        library.call('primitive_attr_set_post_ops', attributes, operations)
-        descriptor = library.created(
-            'binary_primitive_desc_create', library.engine, c_int(chain.operations[0]), layouts[SOURCE],
-            layouts[_SECOND_SOURCE], layouts[RESULT], attributes)
-    except BaseException:
-        for each in layouts.values():
-            library.call('memory_desc_destroy', each)
-        raise
-    finally:
-        library.call('post_ops_destroy', operations)
-        library.call('primitive_attr_destroy', attributes)
-    primitive = Primitive(library, descriptor, layouts)
+    for operation, argument in zip(chain.operations[1:], _arguments(chain)[2:], strict=True):
+        library.call('post_ops_append_binary', operations, c_int(operation), layouts[argument])
+    library.call('primitive_attr_set_post_ops', attributes, operations)
+    descriptor = library.created('binary_primitive_desc_create', library.engine, c_int(chain.operations[0]),
+                                 layouts[SOURCE], layouts[_SECOND_SOURCE], layouts[RESULT], attributes)
     if library.implementation(descriptor).startswith('ref'):
         raise UnsupportedError('oneDNN has this computation as code that is not compiled, which is slow')
-    return primitive
+    return Primitive(library, descriptor, layouts)
 
 
 # --- trial ------------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import sys
 from collections.abc import Callable
 from ctypes import c_int, c_int64, c_size_t, c_void_p
 from typing import Any
@@ -23,6 +24,8 @@ _CPU = 1  # a kind of engine
 _IN_ORDER = 1  # a flag of streams
 _USER_SCRATCHPAD = 1  # a scratchpad mode
 _IMPLEMENTATION = 8  # a query
+#: What handles are of, each before those whose names it contains.
+_KINDS = ('memory_desc', 'memory', 'post_ops', 'primitive_desc', 'primitive_attr', 'primitive')
 
 
 class OneDnnError(RuntimeError):
@@ -31,6 +34,18 @@ class OneDnnError(RuntimeError):
 
 class UnsupportedError(OneDnnError):
     """oneDNN has no implementation of what was asked for."""
+
+
+class Handle(c_void_p):
+    """Something that oneDNN has made: destroyed when nothing refers to this, but not as the interpreter ends."""
+
+    def __init__(self, library: Library, kind: str) -> None:
+        super().__init__()
+        self._library, self._kind = library, kind
+
+    def __del__(self) -> None:
+        if self.value and not sys.is_finalizing():
+            self._library.call(f'{self._kind}_destroy', self)
 
 
 class Library:
@@ -67,13 +82,13 @@ class Library:
         error = UnsupportedError if status in (_UNIMPLEMENTED, _LAST_IMPLEMENTATION_REACHED) else OneDnnError
         raise error(f'oneDNN failed: {said} (dnnl_{name}, {self.path})')
 
-    def created(self, name: str, *arguments: Any) -> c_void_p:
+    def created(self, name: str, *arguments: Any) -> Handle:
         """Calls a function that makes something, and returns its handle; raises as `call` does."""
-        handle = c_void_p()
+        handle = Handle(self, next(kind for kind in _KINDS if kind in name))
         self.call(name, ctypes.byref(handle), *arguments)
         return handle
 
-    def new_attributes(self) -> c_void_p:
+    def new_attributes(self) -> Handle:
         """Makes attributes of primitives, under which the caller gives scratch."""
         attributes = self.created('primitive_attr_create')
         self.call('primitive_attr_set_scratchpad_mode', attributes, c_int(_USER_SCRATCHPAD))

@@ -93,30 +93,22 @@ def computations(of: Response) -> Computations:
     """
     library = loaded()
     layout = channels_last_layout(library, of.shape)
-    descriptors: list[c_void_p] = []
-    try:
-        descriptors.append(library.created(
-            'lrn_forward_primitive_desc_create', library.engine, c_int(_FORWARD_TRAINING), c_int(_ACROSS_CHANNELS),
-            layout, layout, *of.numbers(), library.attributes))
-        descriptors.append(library.created(
-            'lrn_backward_primitive_desc_create', library.engine, c_int(_ACROSS_CHANNELS), layout, layout, layout,
-            *of.numbers(), descriptors[0], library.attributes))
-        if any(library.implementation(each).startswith('ref') for each in descriptors):
-            raise UnsupportedError('oneDNN has this normalization as code that is not compiled, which is slow')
-        workspace = library.queried_descriptor(descriptors[0], _WORKSPACE_QUERY)
-        if workspace is None:
-            raise UnsupportedError('oneDNN leaves nothing for the gradient of this normalization')
-        nbytes = library.nbytes(workspace)
-        layouts = [_layouts(library, of.shape, workspace, arguments) for arguments in (
-            (SOURCE, RESULT), (SOURCE, RESULT_GRADIENT, SOURCE_GRADIENT))]
-    except BaseException:
-        for each in descriptors:
-            library.call('primitive_desc_destroy', each)
-        raise
-    finally:
-        library.call('memory_desc_destroy', layout)
-    forward, backward = (Primitive(library, *each) for each in zip(descriptors, layouts, strict=True))
-    return Computations(forward, backward, nbytes)
+    forward = library.created(
+        'lrn_forward_primitive_desc_create', library.engine, c_int(_FORWARD_TRAINING), c_int(_ACROSS_CHANNELS), layout,
+        layout, *of.numbers(), library.attributes)
+    backward = library.created(
+        'lrn_backward_primitive_desc_create', library.engine, c_int(_ACROSS_CHANNELS), layout, layout, layout,
+        *of.numbers(), forward, library.attributes)
+    if any(library.implementation(each).startswith('ref') for each in (forward, backward)):
+        raise UnsupportedError('oneDNN has this normalization as code that is not compiled, which is slow')
+    workspace = library.queried_descriptor(forward, _WORKSPACE_QUERY)
+    if workspace is None:
+        raise UnsupportedError('oneDNN leaves nothing for the gradient of this normalization')
+    return Computations(
+        Primitive(library, forward, _layouts(library, of.shape, workspace, (SOURCE, RESULT))),
+        Primitive(library, backward,
+                  _layouts(library, of.shape, workspace, (SOURCE, RESULT_GRADIENT, SOURCE_GRADIENT))),
+        library.nbytes(workspace))
 
 
 def _layouts(library: Library, shape: Shape, workspace: c_void_p, maps: tuple[int, ...]) -> dict[int, c_void_p]:

@@ -12,19 +12,26 @@ same graph. Left to Chainer's own way are windows without a pixel, all in paddin
 
 from __future__ import annotations
 
-import contextlib
 import math
-from ctypes import c_int, c_void_p
+from ctypes import c_int
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from chainer_ooc.kernels.onednn import primitives
 from chainer_ooc.kernels.onednn.layouts import Array, channels_last, empty, is_channels_last
 from chainer_ooc.kernels.onednn.library import UnsupportedError, dimensions
 from chainer_ooc.kernels.onednn.making import made_once
-from chainer_ooc.kernels.onednn.primitives import RESULT, RESULT_GRADIENT, SOURCE, SOURCE_GRADIENT, Primitive, Shape
+from chainer_ooc.kernels.onednn.primitives import (
+    RESULT,
+    RESULT_GRADIENT,
+    SOURCE,
+    SOURCE_GRADIENT,
+    Primitive,
+    Shape,
+    channels_last_layout,
+    loaded,
+)
 from chainer_ooc.kernels.onednn.seam import or_none, serves
 from chainer_ooc.kernels.tiled import pool
 from chainer_ooc.kernels.tiled.windows import Windows
@@ -35,7 +42,7 @@ MAXIMUM, MEAN_WITH_PADDING, MEAN_OF_PIXELS = 0x1ff, 0x2ff, 0x3ff
 _FORWARD_TRAINING = 64
 INDEXES = 64  # an argument: which element was the maximum
 _INDEXES_QUERY = 135
-_DATA_TYPES = {np.dtype(np.float32): 3, np.dtype(np.int32): 4, np.dtype(np.uint8): 6}
+_DATA_TYPES = {np.dtype(np.int32): 4, np.dtype(np.uint8): 6}
 _TILED_BYTES = 8 << 20
 _LOWEST = np.finfo(np.float32).min
 
@@ -212,30 +219,19 @@ def pooling(of: Pooling, algorithm: int, backward: bool) -> Primitive:
     Raises:
         UnsupportedError: oneDNN cannot compute it, or notes indexes in another way than is known here.
     """
-    library = primitives.loaded()
-    with contextlib.ExitStack() as passing, contextlib.ExitStack() as kept:
-        def layout(shape: Shape, dtype: Any = np.float32) -> c_void_p:
-            made = primitives.channels_last_layout(library, shape, _DATA_TYPES[np.dtype(dtype)])
-            kept.callback(library.call, 'memory_desc_destroy', made)
-            return made
-
-        def described(name: str, *arguments: Any, until: contextlib.ExitStack) -> c_void_p:
-            made = library.created(f'pooling_{name}_primitive_desc_create', library.engine, *arguments,
-                                   library.attributes)
-            until.callback(library.call, 'primitive_desc_destroy', made)
-            return made
-        x, y = layout(of.x_shape), layout(of.y_shape)
-        layouts = {SOURCE_GRADIENT: x, RESULT_GRADIENT: y} if backward else {SOURCE: x, RESULT: y}
-        geometry = c_int(algorithm), x, y, *map(dimensions, (
-            of.stride, of.kernel, (0,) * len(of.kernel), of.pad, of.pad_after()))
-        descriptor = described('forward', c_int(_FORWARD_TRAINING), *geometry, until=passing if backward else kept)
-        if algorithm == MAXIMUM:
-            layouts[INDEXES] = layout(of.y_shape, of.index_dtype())
-            noted = library.queried_descriptor(descriptor, _INDEXES_QUERY)
-            if noted is None or not library.equal(noted, layouts[INDEXES]):
-                raise UnsupportedError('oneDNN notes maxima in another layout than is known here')
-        if backward:
-            descriptor = described('backward', *geometry, descriptor, until=kept)
-        computation = Primitive(library, descriptor, layouts)
-        kept.pop_all()  # they are the computation's
-    return computation
+    library = loaded()
+    x, y = channels_last_layout(library, of.x_shape), channels_last_layout(library, of.y_shape)
+    layouts = {SOURCE_GRADIENT: x, RESULT_GRADIENT: y} if backward else {SOURCE: x, RESULT: y}
+    geometry = c_int(algorithm), x, y, *map(dimensions, (
+        of.stride, of.kernel, (0,) * len(of.kernel), of.pad, of.pad_after()))
+    descriptor = library.created('pooling_forward_primitive_desc_create', library.engine, c_int(_FORWARD_TRAINING),
+                                 *geometry, library.attributes)
+    if algorithm == MAXIMUM:
+        layouts[INDEXES] = channels_last_layout(library, of.y_shape, _DATA_TYPES[of.index_dtype()])
+        noted = library.queried_descriptor(descriptor, _INDEXES_QUERY)
+        if noted is None or not library.equal(noted, layouts[INDEXES]):
+            raise UnsupportedError('oneDNN notes maxima in another layout than is known here')
+    if backward:
+        descriptor = library.created('pooling_backward_primitive_desc_create', library.engine, *geometry, descriptor,
+                                     library.attributes)
+    return Primitive(library, descriptor, layouts)

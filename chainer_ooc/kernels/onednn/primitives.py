@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import weakref
 from collections.abc import Mapping
 from ctypes import c_int, c_void_p
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from chainer_ooc.kernels.onednn.library import Library, dimensions, load
+from chainer_ooc.kernels.onednn.library import Handle, Library, dimensions, load
 from chainer_ooc.kernels.onednn.making import made_once
 
 Array = np.ndarray[Any, Any]
@@ -79,19 +78,19 @@ class Primitive:
 
     Args:
         library: the library.
-        descriptor: of the primitive; it is taken over.
-        layouts: the memory descriptor of each argument, but for the scratchpad; they are taken over.
+        descriptor: of the primitive.
+        layouts: the memory descriptor of each argument, but for the scratchpad.
         weights: the argument that may have to be laid out anew, or None.
 
     Attributes:
         scratch_bytes: of the scratchpad of a run.
     """
 
-    def __init__(self, library: Library, descriptor: c_void_p, layouts: Mapping[int, c_void_p],
+    def __init__(self, library: Library, descriptor: Handle, layouts: Mapping[int, c_void_p],
                  weights: int | None = None) -> None:
         self._library, self._layouts = library, dict(layouts)
+        self._descriptor = descriptor  # what is queried lives no longer
         self._primitive = library.created('primitive_create', descriptor)
-        _destroy_after(self, library, self._primitive, descriptor, *layouts.values())
         self.scratch_bytes = 0
         scratchpad = library.queried_descriptor(descriptor, _QUERIES[SCRATCHPAD])
         if scratchpad is not None:
@@ -125,18 +124,14 @@ class Primitive:
 
 
 class Reorder:
-    """Copies an array to another layout.
+    """Copies an array to another layout; `source` and `target` are memory descriptors."""
 
-    `source` and `target` are memory descriptors that live longer than this, or with `takes_over` end with it.
-    """
-
-    def __init__(self, library: Library, source: c_void_p, target: c_void_p, takes_over: bool = False) -> None:
+    def __init__(self, library: Library, source: c_void_p, target: c_void_p) -> None:
         self._library, self._source, self._target = library, source, target
-        descriptor = library.created('reorder_primitive_desc_create', source, library.engine, target, library.engine,
-                                     library.attributes)
-        self._primitive = library.created('primitive_create', descriptor)
-        _destroy_after(self, library, self._primitive, descriptor, *((source, target) if takes_over else ()))
-        scratchpad = library.queried_descriptor(descriptor, _QUERIES[SCRATCHPAD])
+        self._descriptor = library.created('reorder_primitive_desc_create', source, library.engine, target,
+                                           library.engine, library.attributes)
+        self._primitive = library.created('primitive_create', self._descriptor)
+        scratchpad = library.queried_descriptor(self._descriptor, _QUERIES[SCRATCHPAD])
         self._scratchpad = scratchpad if scratchpad is not None and library.nbytes(scratchpad) else None
 
     def run(self, source: Array, target: Array) -> None:
@@ -147,19 +142,6 @@ class Reorder:
         execute(self._library, self._primitive, given)
 
 
-def _destroy_after(owner: object, library: Library, primitive: c_void_p, descriptor: c_void_p,
-                   *layouts: c_void_p) -> None:
-    """Has the handles destroyed with their owner, but not as the interpreter ends."""
-    weakref.finalize(owner, _destroy, library, primitive, descriptor, layouts).atexit = False
-
-
-def _destroy(library: Library, primitive: c_void_p, descriptor: c_void_p, layouts: tuple[c_void_p, ...]) -> None:
-    library.call('primitive_destroy', primitive)
-    library.call('primitive_desc_destroy', descriptor)
-    for each in layouts:
-        library.call('memory_desc_destroy', each)
-
-
 class _Argument(ctypes.Structure):
     """dnnl_exec_arg_t."""
 
@@ -168,17 +150,11 @@ class _Argument(ctypes.Structure):
 
 def execute(library: Library, primitive: c_void_p, given: Mapping[int, tuple[c_void_p, Array]]) -> None:
     """Runs a primitive with arrays, each with its memory descriptor."""
-    memories: list[c_void_p] = []
-    try:
-        for layout, array in given.values():
-            address = c_void_p(array.__array_interface__['data'][0])
-            memories.append(library.created('memory_create', layout, library.engine, address))
-        arguments = (_Argument * len(given))(*map(_Argument, given, memories))
-        library.call('primitive_execute', primitive, library.stream, c_int(len(given)), arguments)
-        library.call('stream_wait', library.stream)
-    finally:
-        for memory in memories:
-            library.call('memory_destroy', memory)
+    memories = [library.created('memory_create', layout, library.engine,
+                                c_void_p(array.__array_interface__['data'][0])) for layout, array in given.values()]
+    arguments = (_Argument * len(given))(*map(_Argument, given, memories))
+    library.call('primitive_execute', primitive, library.stream, c_int(len(given)), arguments)
+    library.call('stream_wait', library.stream)
 
 
 # --- making them ------------------------------------------------------------------------------------------------------
@@ -214,15 +190,8 @@ def convolution(of: Convolution, argument: int, with_bias: bool = False) -> Prim
         RESULT: ('forward', (c_int(_FORWARD_TRAINING), direct, x, any_w, bias, y, *geometry)),
         SOURCE_GRADIENT: ('backward_data', (direct, x, any_w, y, *geometry, no_hint)),
         WEIGHTS_GRADIENT: ('backward_weights', (direct, x, any_w, c_void_p(), y, *geometry, no_hint))}[argument]
-    try:
-        descriptor = library.created(f'convolution_{name}_primitive_desc_create', library.engine, *arguments,
-                                     library.attributes)
-    except BaseException:
-        for each in layouts.values():
-            library.call('memory_desc_destroy', each)
-        raise
-    finally:
-        library.call('memory_desc_destroy', any_w)
+    descriptor = library.created(f'convolution_{name}_primitive_desc_create', library.engine, *arguments,
+                                 library.attributes)
     return Primitive(library, descriptor, layouts, names[1])
 
 
@@ -230,7 +199,7 @@ def convolution(of: Convolution, argument: int, with_bias: bool = False) -> Prim
 def to_channels_last(shape: Shape) -> Reorder:
     """Makes the copy of a C-contiguous array to a channels-last one."""
     library = loaded()
-    return Reorder(library, plain_layout(library, shape), channels_last_layout(library, shape), takes_over=True)
+    return Reorder(library, plain_layout(library, shape), channels_last_layout(library, shape))
 
 
 def loaded() -> Library:
@@ -243,12 +212,12 @@ def loaded() -> Library:
 # --- layouts ----------------------------------------------------------------------------------------------------------
 
 
-def plain_layout(library: Library, shape: Shape) -> c_void_p:
+def plain_layout(library: Library, shape: Shape) -> Handle:
     """The memory descriptor of a C-contiguous float32 array."""
     return _strided(library, shape, [math.prod(shape[axis + 1:]) for axis in range(len(shape))])
 
 
-def channels_last_layout(library: Library, shape: Shape, data_type: int = _FLOAT32) -> c_void_p:
+def channels_last_layout(library: Library, shape: Shape, data_type: int = _FLOAT32) -> Handle:
     """The memory descriptor of a channels-last array, of float32 unless told."""
     return _strided(library, shape, channels_last_strides(shape), data_type)
 
@@ -260,6 +229,6 @@ def channels_last_strides(shape: Shape) -> list[int]:
     return [channels * math.prod(shape[2:]), 1, *inner]
 
 
-def _strided(library: Library, shape: Shape, strides: list[int], data_type: int = _FLOAT32) -> c_void_p:
+def _strided(library: Library, shape: Shape, strides: list[int], data_type: int = _FLOAT32) -> Handle:
     return library.created('memory_desc_create_with_strides', c_int(len(shape)), dimensions(shape), c_int(data_type),
                            dimensions(strides))
