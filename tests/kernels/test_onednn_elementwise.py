@@ -12,7 +12,7 @@ import chainer.functions as F
 import numpy as np
 import pytest
 
-from chainer_ooc.kernels.onednn import elementwise, layouts, library, making
+from chainer_ooc.kernels.onednn import elementwise, layouts, library
 from support.convolutions import computed
 
 pytestmark = pytest.mark.skipif(library.load() is None, reason='oneDNN is not installed (extra cpu)')
@@ -290,7 +290,7 @@ def test_what_onednn_has_not_is_asked_for_once():
     def make(size):
         asked.append(size)
         raise library.UnsupportedError(f'none of {size}')
-    made = making.Made(make, 4)
+    made = library.made_once(4)(make)
     for size in (1, 1, 2, 1):
         with pytest.raises(library.UnsupportedError, match=f'none of {size}'):
             made(size)
@@ -309,7 +309,7 @@ def test_a_failure_of_another_kind_is_not_kept():
         if isinstance(answer, Exception):
             raise answer
         return answer
-    made = making.Made(make, 4)
+    made = library.made_once(4)(make)
     with pytest.raises(MemoryError):
         made()
     assert made() == made() == 'computation'

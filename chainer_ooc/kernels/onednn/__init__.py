@@ -10,8 +10,7 @@ other sums, the same functions.
     batch_norm.py   the same for batch normalization, in C of our own: oneDNN's is not accurate
     layouts.py      channels-last arrays
     primitives.py   computations, made for a geometry and run with arrays
-    making.py       keeps them, and what oneDNN has not
-    library.py      its functions and errors
+    library.py      its functions and errors; keeps computations, and what oneDNN has not
 
 Bits depend on shapes, settings and the number of threads alone (P2).
 """

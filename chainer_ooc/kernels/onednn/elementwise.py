@@ -26,8 +26,7 @@ from typing import Any
 import numpy as np
 
 from chainer_ooc.kernels.onednn.layouts import Array, channels_last, is_channels_last
-from chainer_ooc.kernels.onednn.library import Library, UnsupportedError
-from chainer_ooc.kernels.onednn.making import made_once
+from chainer_ooc.kernels.onednn.library import Library, UnsupportedError, made_once
 from chainer_ooc.kernels.onednn.primitives import RESULT, SOURCE, Primitive, loaded, plain_layout
 from chainer_ooc.kernels.onednn.seam import MOST_AXES, is_wanted, or_none
 

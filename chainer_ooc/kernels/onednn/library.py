@@ -1,4 +1,4 @@
-"""oneDNN's C interface through ctypes: its functions, and its errors as exceptions.
+"""oneDNN's C interface through ctypes: its functions, its errors as exceptions, and what is made with it once.
 
 The interface is that of version 3, whose numbers and signatures are stable. Calls let go of the interpreter's lock, so
 that swap threads go on meanwhile.
@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import sys
 from collections.abc import Callable
 from ctypes import c_int, c_int64, c_size_t, c_void_p
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from chainer_ooc.backends.host import onednn as presence
 
@@ -26,6 +27,12 @@ _USER_SCRATCHPAD = 1  # a scratchpad mode
 _IMPLEMENTATION = 8  # a query
 #: What handles are of, each before those whose names it contains.
 _KINDS = ('memory_desc', 'memory', 'post_ops', 'primitive_desc', 'primitive_attr', 'primitive')
+
+Given = ParamSpec('Given')
+Computation = TypeVar('Computation')
+
+#: What forgets the computations that were made, of each function that makes them.
+_forget: list[Callable[[], None]] = []
 
 
 class OneDnnError(RuntimeError):
@@ -152,3 +159,40 @@ def find() -> Library:
 def dimensions(values: Any) -> ctypes.Array[c_int64]:
     """Numbers as oneDNN takes them: an array of twelve."""
     return (c_int64 * 12)(*values)
+
+
+def made_once(most: int) -> Callable[[Callable[Given, Computation]], Callable[Given, Computation]]:
+    """Has a function that makes computations keep so many, and what it could not make: that is raised again.
+
+    A forked child lacks the threads that its parent's computations wait for: it has none at first.
+    """
+    def keeping(make: Callable[Given, Computation]) -> Callable[Given, Computation]:
+        @functools.lru_cache(most)
+        def computation_or_refusal(*args: Given.args, **kwargs: Given.kwargs) -> tuple[Computation | None, str]:
+            try:
+                return make(*args, **kwargs), ''
+            except UnsupportedError as error:  # its text alone: a traceback would keep arrays
+                return None, str(error)
+
+        @functools.wraps(make)
+        def made(*args: Given.args, **kwargs: Given.kwargs) -> Computation:
+            computation, refusal = computation_or_refusal(*args, **kwargs)  # type: ignore[arg-type]  # hashable
+            if computation is None:
+                raise UnsupportedError(refusal)
+            return computation
+
+        vars(made).update(cache_info=computation_or_refusal.cache_info, cache_clear=computation_or_refusal.cache_clear)
+        _forget.append(computation_or_refusal.cache_clear)
+        return made
+    return keeping
+
+
+def _forget_in_child() -> None:
+    library = load() if load.cache_info().currsize else None
+    if library is not None:
+        library.compute_in_one_thread()
+        for each in _forget:
+            each()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

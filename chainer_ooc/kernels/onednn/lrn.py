@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from chainer_ooc.kernels.onednn.layouts import Array, channels_last, empty
-from chainer_ooc.kernels.onednn.library import Library, UnsupportedError
-from chainer_ooc.kernels.onednn.making import made_once
+from chainer_ooc.kernels.onednn.library import Library, UnsupportedError, made_once
 from chainer_ooc.kernels.onednn.primitives import (
     RESULT,
     RESULT_GRADIENT,

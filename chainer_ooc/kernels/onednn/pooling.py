@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 
 from chainer_ooc.kernels.onednn.layouts import Array, channels_last, empty, is_channels_last
-from chainer_ooc.kernels.onednn.library import UnsupportedError, dimensions
-from chainer_ooc.kernels.onednn.making import made_once
+from chainer_ooc.kernels.onednn.library import UnsupportedError, dimensions, made_once
 from chainer_ooc.kernels.onednn.primitives import (
     RESULT,
     RESULT_GRADIENT,

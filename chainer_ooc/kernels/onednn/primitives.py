@@ -19,8 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from chainer_ooc.kernels.onednn.library import Handle, Library, dimensions, load
-from chainer_ooc.kernels.onednn.making import made_once
+from chainer_ooc.kernels.onednn.library import Handle, Library, dimensions, load, made_once
 
 Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]
