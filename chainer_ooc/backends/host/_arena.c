@@ -218,18 +218,25 @@ static int may_leave(uintptr_t start, size_t nbytes) {
     return arena_areas < arena_most_areas || areas_without(start, nbytes) <= 0;
 }
 
-/* Gives bytes from the start of a free range back to the system. Returns 0 if that would be one mapping too many: then
-   their pages go back, and the addresses stay free. */
+/* Gives a range of the pool back to the system; 0 if that would be one mapping too many. */
+static int unmap(uintptr_t start, size_t nbytes) {
+    if (!reserve(&edges, 2) || !may_leave(start, nbytes) || munmap((void *)start, nbytes))
+        return 0;
+    arena_areas += areas_without(start, nbytes);
+    forget_edges_inside(start, start + nbytes);
+    note_edge(start), note_edge(start + nbytes);
+    return 1;
+}
+
+/* Gives bytes from the start of a free range back to the system. Returns 0 if it refuses: then their pages go back, and
+   the addresses stay free. */
 static int give_back(size_t index, size_t nbytes) {
     uintptr_t start = unused.items[index].start;
-    if (!reserve(&edges, 2) || !may_leave(start, nbytes) || munmap((void *)start, nbytes)) {
+    if (!unmap(start, nbytes)) {
         madvise((void *)start, nbytes, MADV_DONTNEED);
         return 0;
     }
     take(index, nbytes);
-    arena_areas += areas_without(start, nbytes);
-    forget_edges_inside(start, start + nbytes);
-    note_edge(start), note_edge(start + nbytes);
     return 1;
 }
 
@@ -430,13 +437,10 @@ static size_t index_of(const void *block) {
 
 /* Gives pages of a block back to the system; 0 if it refuses. */
 static int leave(uintptr_t start, size_t nbytes) {
-    if (!reserve(&edges, 2) || !may_leave(start, nbytes) || munmap((void *)start, nbytes))
-        return 0;
-    used_bytes -= nbytes;
-    arena_areas += areas_without(start, nbytes);
-    forget_edges_inside(start, start + nbytes);
-    note_edge(start), note_edge(start + nbytes);
-    return 1;
+    int has_left = unmap(start, nbytes);
+    if (has_left)
+        used_bytes -= nbytes;
+    return has_left;
 }
 
 /* Has pages of a block be free. */
@@ -649,31 +653,16 @@ static void *accept(void *block, size_t nbytes, uintptr_t end) {
     return NULL;
 }
 
-static void *make(size_t nbytes) {
+/* A block for an array, of zeros if told. */
+static void *make(size_t nbytes, int zeros) {
     size_t dirty;
     for (Tried tried = {0};;) {
         if (is_left(nbytes)) {
             void *block = obtain(nbytes, &dirty);
             uintptr_t end = heap_end();
-            if (block || (block = accept(malloc(nbytes), nbytes, end)))
-                return block;
-        }
-        if (!has_made_room(nbytes, &tried))
-            return NULL;
-    }
-}
-
-static void *make_zeros(size_t count, size_t size) {
-    size_t nbytes, dirty;
-    if (__builtin_mul_overflow(count, size, &nbytes))
-        return NULL;
-    for (Tried tried = {0};;) {
-        if (is_left(nbytes)) {
-            void *block = obtain(nbytes, &dirty);
-            uintptr_t end = heap_end();
             if (block)
-                return memset(block, 0, dirty < nbytes ? dirty : nbytes);
-            if ((block = accept(calloc(count, size), nbytes, end)))
+                return zeros ? memset(block, 0, dirty < nbytes ? dirty : nbytes) : block;
+            if ((block = accept(zeros ? calloc(nbytes, 1) : malloc(nbytes), nbytes, end)))
                 return block;
         }
         if (!has_made_room(nbytes, &tried))
@@ -712,7 +701,7 @@ static void *resize(void *block, size_t nbytes) {
         if (extend(index, whole))
             return block;
     }
-    void *moved = make(nbytes);
+    void *moved = make(nbytes, 0);
     if (!moved)
         return NULL;
     memcpy(moved, block, before < nbytes ? before : nbytes);
@@ -735,14 +724,17 @@ static void give_lock(int state) {
 
 static void *handle_malloc(void *context, size_t nbytes) {
     int state = take_lock();
-    void *block = make(nbytes);
+    void *block = make(nbytes, 0);
     give_lock(state);
     return block;
 }
 
 static void *handle_calloc(void *context, size_t count, size_t size) {
+    size_t nbytes;
+    if (__builtin_mul_overflow(count, size, &nbytes))
+        return NULL;
     int state = take_lock();
-    void *block = make_zeros(count, size);
+    void *block = make(nbytes, 1);
     give_lock(state);
     return block;
 }
