@@ -176,7 +176,7 @@ def test_what_a_model_is_built_with_leaves_no_holes_once_training_is_to_come():
 
 def test_while_there_is_a_backend_the_heap_stays_as_it_is(tmp_path, monkeypatch):
     backend = _backend(tmp_path)
-    monkeypatch.setattr(heap, '_libc', lambda: pytest.fail('the C library was called'))
+    monkeypatch.setattr(heap, 'libc', lambda: pytest.fail('the C library was called'))
     heap.leave_no_holes()
     monkeypatch.undo()
     backend.close()
@@ -187,7 +187,7 @@ def test_without_glibc_nothing_is_set_and_the_reason_is_shown(monkeypatch, tmp_p
         raise ValueError('unrecognized configuration name')
 
     monkeypatch.setattr(heap.os, 'confstr', musl)
-    monkeypatch.setattr(heap, '_libc', lambda: pytest.fail('the C library was called'))
+    monkeypatch.setattr(heap, 'libc', lambda: pytest.fail('the C library was called'))
     heap.trim()
     backend = _backend(tmp_path)
     assert any('not glibc' in warning for warning in backend.describe()['warnings'])
@@ -200,7 +200,7 @@ def test_a_refused_setting_is_shown(monkeypatch):
             return 0
 
     monkeypatch.setattr(heap, 'is_glibc', lambda: True)
-    monkeypatch.setattr(heap, '_libc', Refusing)
+    monkeypatch.setattr(heap, 'libc', Refusing)
     assert 'refused' in heap.return_freed_memory()
 
 

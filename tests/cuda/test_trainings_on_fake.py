@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import chainer_ooc
-from chainer_ooc.backends.cuda import CudaBackend, pages
+from chainer_ooc.backends.cuda import CudaBackend, pages, preparations
 from chainer_ooc.execute import manager
 from chainer_ooc.execute.graphs.graph import Graph
 from support import pinning
@@ -235,14 +235,14 @@ COMPILING_SECONDS = 0.2
 class Compiled(chainer.FunctionNode):
     """Computes what `F.tanh` does; the device compiles a kernel for it first, in so many calls."""
 
-    def __init__(self, made, compiles):
-        self._made, self._compiles = made, compiles
+    def __init__(self, compiles):
+        self._compiles = compiles
 
     def forward(self, inputs):
         self.retain_outputs((0,))
         if self._compiles:
             time.sleep(COMPILING_SECONDS)
-            self._made[0]._driver.prepared += 1
+            preparations.note()
         return np.tanh(inputs[0]),
 
     def backward(self, indexes, gradients):
@@ -250,12 +250,12 @@ class Compiled(chainer.FunctionNode):
         return gradients[0] * (1 - y * y),
 
 
-def iterations_that_compile(made, which):
+def iterations_that_compile(which):
     """Trains; gives the phase of each iteration, and what the last plan was made from for each call."""
     phases = []
     for number in range(max(which) + 3):
         x = chainer.Variable(np.random.RandomState(number).rand(64, 64).astype('f'))
-        h = Compiled(made, number in which).apply((F.exp(x) * 0.1,))[0]
+        h = Compiled(number in which).apply((F.exp(x) * 0.1,))[0]
         F.sum(F.sin(h) * h).backward()
         phases.append(chainer_ooc.stats().phase)
     return phases, chainer_ooc.trace()
@@ -264,23 +264,23 @@ def iterations_that_compile(made, which):
 @pytest.mark.parametrize('policy', ['pooch', 'swap-all'])
 def test_times_of_an_iteration_in_which_kernels_were_compiled_do_not_count(policy):
     """The first plan was made from an iteration whose every call had compiled its kernels."""
-    with on_fakes(0) as made, ooc(policy):
-        phases, trace = iterations_that_compile(made, which=[0])
+    with on_fakes(0), ooc(policy):
+        phases, trace = iterations_that_compile(which=[0])
     assert phases == ['profile', 'profile', 'run']
     assert max(call.seconds for call in trace.calls) < COMPILING_SECONDS / 2
 
 
 def test_a_program_that_always_compiles_gets_a_plan_all_the_same():
-    with on_fakes(0) as made, ooc('pooch'):
-        phases, _ = iterations_that_compile(made, which=range(5))
+    with on_fakes(0), ooc('pooch'):
+        phases, _ = iterations_that_compile(which=range(5))
     assert phases[:4] == ['profile', 'profile', 'profile', 'run']
 
 
 def test_an_iteration_that_compiles_under_a_plan_does_not_have_it_made_anew(monkeypatch):
     noted = []
     monkeypatch.setattr(Graph, 'note_timing', lambda graph, plan, timing: noted.append(timing().total_seconds))
-    with on_fakes(0) as made, ooc('swap-all'):
-        iterations_that_compile(made, which=[0, 4])
+    with on_fakes(0), ooc('swap-all'):
+        iterations_that_compile(which=[0, 4])
     assert noted, 'of those that follow the first under a plan'
     assert max(noted) < COMPILING_SECONDS
 

@@ -114,7 +114,6 @@ class FakeDriver:
         self.threads = {threading.get_ident()}
         self.near_bytes, self.pinned_bytes, self.enforces = near_bytes, pinned_bytes, enforces
         self.pins = 0  # how often memory was pinned
-        self.prepared = 0  # how many kernels were compiled, as tests say
         self.current = None  # what the program computes on, if not on the stream whose kernels run at once
         self.pageable = False  # copies to memory that is not pinned are meant
         self.budgets = []
@@ -177,9 +176,6 @@ class FakeDriver:
     @locked
     def free_bytes(self):
         return self.near_bytes - sum(found.nbytes for found in self._living() if found.known_since)
-
-    def preparations(self):
-        return self.prepared
 
     def budget(self, allocator):
         self.budgets.append(FakeBudget(self, allocator))

@@ -65,11 +65,6 @@ def links(holder: Any) -> tuple[Any, ...]:
     return (holder.mem,) if hasattr(holder, 'mem') else (holder._owner,)
 
 
-def checksum(array: Any) -> int:
-    """A number that changes with the content, as the host's; it waits for the device, some 0.1 ms."""
-    return int(mark(array))
-
-
 def mark(array: Any) -> Any:
     """A checksum that stays on the device: the sums of the content's columns, twice, each times a number of its own."""
     import cupy

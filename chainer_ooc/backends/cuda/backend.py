@@ -21,6 +21,7 @@ from dataclasses import asdict
 from typing import Any
 
 from chainer_ooc.backends.base import Bandwidth, ByteArray, FarCopy, Transfer
+from chainer_ooc.backends.cuda import preparations
 from chainer_ooc.backends.cuda.driver import Driver, Event
 from chainer_ooc.backends.cuda.far import CudaCopy, FarMemory
 from chainer_ooc.backends.cuda.transfer import ELSEWHERE
@@ -109,7 +110,7 @@ class CudaBackend(OwnedBackend):
         return _OnCurrentStream(self._driver)
 
     def preparations(self) -> int:
-        return self._driver.preparations()
+        return preparations.total()
 
     def limit(self, nbytes: int | None, on_out_of_memory: Callable[[int], bool]) -> None:
         self._share_budget(nbytes)

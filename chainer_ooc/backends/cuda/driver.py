@@ -132,10 +132,6 @@ class Driver:
         free_bytes, _ = self._runtime.memGetInfo()
         return int(free_bytes)
 
-    def preparations(self) -> int:
-        """How many kernels and plans were made or loaded in this process, see ``preparations``."""
-        return preparations.total()
-
     def budget(self, allocator: str) -> AllocatorBudget:
         """Makes the allocator of the name, see `chainer.config.ooc_allocator`, with a budget around it."""
         return budget_of(allocator)

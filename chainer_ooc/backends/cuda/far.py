@@ -18,11 +18,11 @@ import collections
 import contextlib
 import errno
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from chainer_ooc.backends.base import ByteArray
 from chainer_ooc.backends.cuda.disk import DiskTier
-from chainer_ooc.backends.cuda.driver import Driver, Event
+from chainer_ooc.backends.cuda.driver import Driver, Event, Stream
 from chainer_ooc.backends.cuda.pinned import PinnedMemory
 from chainer_ooc.backends.cuda.regions import PinnedBlock
 from chainer_ooc.backends.cuda.tiers import Tiers
@@ -101,7 +101,8 @@ class FarMemory:
             else:
                 place = PinnedPlace(transfer.block)
                 self._places.add(place)
-                self._copy_out(source, transfer.block, transfer)
+                self._put(transfer, self._out.stream, transfer.block, transfer.block.last,
+                          self._driver.copy_out, transfer.block.address, self._driver.address(source))
                 self.tiers.to_pinned(source.nbytes)
         except (SpillError, RuntimeError) as error:
             transfer.refusal = _refusal(error)
@@ -121,7 +122,9 @@ class FarMemory:
             else:
                 transfer.block = copy.place.block
                 assert transfer.block is not None, 'a copy that was written has no place'
-                self._copy_in(transfer.block, into, transfer, copy.swap_out)
+                self._put(transfer, self._in.stream, transfer.block,
+                          None if copy.swap_out.ended else copy.swap_out.end,
+                          self._driver.copy_in, self._driver.address(into), transfer.block.address)
         except (SpillError, RuntimeError) as error:
             transfer.refusal = _refusal(error)
         return transfer
@@ -168,34 +171,18 @@ class FarMemory:
         if failure is not None:
             raise failure
 
-    def _copy_out(self, source: ByteArray, block: PinnedBlock, transfer: CudaTransfer) -> None:
-        driver, stream, last = self._driver, self._out.stream, block.last
+    def _put(self, transfer: CudaTransfer, stream: Stream, block: PinnedBlock, after: Event | None,
+             copy: Callable[[int, int, int, Stream], None], to: int, source: int) -> None:
+        """Puts a copy on a stream: after what compute was given until now, and after an event if there is one."""
+        driver = self._driver
         block.settled = False
-        self._follow_compute(stream)
-        if last is not None:
-            driver.wait_event(stream, last)
+        driver.wait_event(stream, driver.record(driver.compute()))
+        if after is not None:
+            driver.wait_event(stream, after)
         transfer.start = driver.record(stream, timed=True)
         if block.nbytes:
-            driver.copy_out(block.address, driver.address(source), block.nbytes, stream)
-        self._settle(block, transfer, driver.record(stream, timed=True))
-
-    def _copy_in(self, block: PinnedBlock, into: ByteArray, transfer: CudaTransfer, swap_out: CudaTransfer) -> None:
-        driver, stream = self._driver, self._in.stream
-        block.settled = False
-        self._follow_compute(stream)
-        if not swap_out.ended:
-            driver.wait_event(stream, swap_out.end)
-        transfer.start = driver.record(stream, timed=True)
-        if block.nbytes:
-            driver.copy_in(driver.address(into), block.address, block.nbytes, stream)
-        self._settle(block, transfer, driver.record(stream, timed=True))
-
-    def _follow_compute(self, stream: object) -> None:
-        """What is put on a copying stream from now on comes after what compute was given until now."""
-        self._driver.wait_event(stream, self._driver.record(self._driver.compute()))
-
-    def _settle(self, block: PinnedBlock, transfer: CudaTransfer, end: Event) -> None:
-        transfer.end = block.last = end
+            copy(to, source, block.nbytes, stream)
+        transfer.end = block.last = driver.record(stream, timed=True)
         block.settled = True
 
     def _check_whole(self, copy: CudaCopy) -> None:

@@ -30,8 +30,9 @@ Left out: other C libraries. musl and macOS return large arrays at once by desig
 from __future__ import annotations
 
 import ctypes
-import functools
 import os
+
+from chainer_ooc.backends.spill.mapping import libc
 
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
@@ -53,7 +54,7 @@ _in_use = False
 def leave_no_holes() -> None:
     """Has glibc map arrays from `EARLY_MAPPED_BYTES` on, until `return_freed_memory` is called."""
     if not _in_use and is_glibc():
-        _libc().mallopt(_M_MMAP_THRESHOLD, EARLY_MAPPED_BYTES)
+        libc().mallopt(_M_MMAP_THRESHOLD, EARLY_MAPPED_BYTES)
 
 
 def return_freed_memory() -> str | None:
@@ -67,14 +68,14 @@ def return_freed_memory() -> str | None:
         return 'the C library is not glibc: how it keeps freed memory is left as it is'
     # One arena: a second one, made for a swap thread's small objects, would reserve 64 MB of addresses (RLIMIT_AS).
     settings = {_M_ARENA_MAX: 1, _M_TRIM_THRESHOLD: KEPT_BYTES, _M_MMAP_THRESHOLD: MAPPED_BYTES}
-    refused = [name for name, value in settings.items() if not _libc().mallopt(name, value)]
+    refused = [name for name, value in settings.items() if not libc().mallopt(name, value)]
     return f'glibc refused the settings {refused} of mallopt: freed arrays may stay resident' if refused else None
 
 
 def trim() -> None:
     """Gives all free pages of the heap back to the system, those between live arrays included."""
     if is_glibc():
-        _libc().malloc_trim(ctypes.c_size_t(0))
+        libc().malloc_trim(ctypes.c_size_t(0))
 
 
 def free_bytes() -> int:
@@ -82,7 +83,7 @@ def free_bytes() -> int:
 
     0 where that is not known: before glibc 2.33, and with other C libraries.
     """
-    call = getattr(_libc(), 'mallinfo2', None) if is_glibc() else None
+    call = getattr(libc(), 'mallinfo2', None) if is_glibc() else None
     if call is None:
         return 0
     call.restype = _Mallinfo
@@ -94,11 +95,6 @@ class _Mallinfo(ctypes.Structure):
 
     _fields_ = tuple((name, ctypes.c_size_t) for name in (
         'arena', 'ordblks', 'smblks', 'hblks', 'hblkhd', 'usmblks', 'fsmblks', 'uordblks', 'fordblks', 'keepcost'))
-
-
-@functools.cache
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None)  # each is a cycle, which only Python's collector would find
 
 
 def is_glibc() -> bool:

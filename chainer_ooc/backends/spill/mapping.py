@@ -90,8 +90,8 @@ def _map(address: int | None, nbytes: int, flags: int, descriptor: int, start: i
 
 @functools.cache
 def libc() -> ctypes.CDLL:
-    """The C library, whose `mmap`, `munmap` and `madvise` take addresses; `ctypes.get_errno` has why one failed."""
-    library = ctypes.CDLL(None, use_errno=True)
+    """The C library, whose `mmap`, `munmap` and `madvise` take addresses; `ctypes.get_errno` has why a call failed."""
+    library = ctypes.CDLL(None, use_errno=True)  # each is a cycle, which only Python's collector would find
     library.mmap.restype = ctypes.c_void_p
     library.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
     library.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)

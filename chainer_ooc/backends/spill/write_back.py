@@ -19,9 +19,9 @@ from __future__ import annotations
 
 import collections
 import ctypes
-import functools
 import os
-from typing import Any
+
+from chainer_ooc.backends.spill.mapping import libc
 
 _WAIT_BEFORE, _WRITE, _WAIT_AFTER = 1, 2, 4  # SYNC_FILE_RANGE_..., linux/fs.h
 
@@ -68,14 +68,9 @@ def clean(descriptor: int) -> None:
 
 def sync(descriptor: int, start: int, nbytes: int, flags: int) -> None:
     """Calls sync_file_range, or where the C library has none waits for the whole file."""
-    call = _sync_file_range()
+    call = getattr(libc(), 'sync_file_range', None)
     if call is None:
         os.fdatasync(descriptor)
     elif call(ctypes.c_int(descriptor), ctypes.c_int64(start), ctypes.c_int64(nbytes), ctypes.c_uint(flags)):
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
-
-
-@functools.cache
-def _sync_file_range() -> Any:
-    return getattr(ctypes.CDLL(None, use_errno=True), 'sync_file_range', None)
