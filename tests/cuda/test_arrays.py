@@ -9,7 +9,7 @@ import pytest
 
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.cuda import arrays as device_arrays
-from chainer_ooc.backends.cuda.owner import Owner
+from chainer_ooc.backends.cuda.allocators.ledger import Owner
 from chainer_ooc.backends.layout import Layout
 from chainer_ooc.execute.storage.storage import Storage
 

@@ -11,7 +11,7 @@ import threading
 
 import pytest
 
-from chainer_ooc.backends.cuda import allocators, owner
+from chainer_ooc.backends.cuda import allocators
 from chainer_ooc.backends.cuda import budget as budget_module
 from chainer_ooc.backends.cuda.allocators import ALLOCATORS
 from chainer_ooc.backends.cuda.allocators.ledger import Count
@@ -26,7 +26,7 @@ from support.told_ledger import listen
 MIB = fake.MIB
 
 #: The files of what counts the device's memory.
-COUNTING = (str(pathlib.Path(allocators.__file__).parent), budget_module.__file__, owner.__file__)
+COUNTING = (str(pathlib.Path(allocators.__file__).parent), budget_module.__file__)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.cuda.allocators.allocator import NoRoomError
-from chainer_ooc.backends.cuda.owner import Owner
+from chainer_ooc.backends.cuda.allocators.ledger import Owner
 from support.fake_device_memory import installed_budget
 from support.told_ledger import listen
 

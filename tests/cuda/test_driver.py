@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from chainer_ooc.backends.cuda import pages
+from chainer_ooc.backends.cuda.allocators.ledger import Owner
 from chainer_ooc.backends.cuda.budget import AllocatorBudget
 from chainer_ooc.backends.cuda.driver import Driver
-from chainer_ooc.backends.cuda.owner import Owner
 from chainer_ooc.backends.cuda.pinned import host_view
 from support.fake_driver import FakeBudget, FakeDriver
 

@@ -4,8 +4,7 @@ import threading
 
 import pytest
 
-from chainer_ooc.backends.cuda.allocators.ledger import Count, End, Ledger
-from chainer_ooc.backends.cuda.owner import Owner
+from chainer_ooc.backends.cuda.allocators.ledger import Count, End, Ledger, Owner
 from support.told_ledger import Told
 
 

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chainer_ooc.backends.cuda.allocators.allocator import UNIT_BYTES
+from chainer_ooc.backends.cuda.allocators.ledger import Owner
 from chainer_ooc.backends.cuda.allocators.space import Chunk, Place, Space
-from chainer_ooc.backends.cuda.owner import Owner
 
 CHUNK = 4 * UNIT_BYTES
 PAGES = 12

@@ -12,8 +12,8 @@ import numpy as np
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.cuda.allocators.allocator import Allocator, NoRoomError
 from chainer_ooc.backends.cuda.allocators.calls import Calls
+from chainer_ooc.backends.cuda.allocators.ledger import Guest, Owner
 from chainer_ooc.backends.cuda.budget import AllocatorBudget
-from chainer_ooc.backends.cuda.owner import Guest, Owner
 from support.chaos.memory import POISON
 from support.fake_device_memory import FakeCalls, FakeDevice, allocator_of
 from support.fake_driver import FakeDriver, Range

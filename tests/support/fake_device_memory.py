@@ -16,8 +16,8 @@ from types import SimpleNamespace
 
 from chainer_ooc.backends.cuda.allocators import ALLOCATORS, VirtualAllocator
 from chainer_ooc.backends.cuda.allocators.allocator import NoRoomError
+from chainer_ooc.backends.cuda.allocators.ledger import Owner
 from chainer_ooc.backends.cuda.allocators.mapping import MappingCalls
-from chainer_ooc.backends.cuda.owner import Owner
 
 MIB = 1 << 20
 

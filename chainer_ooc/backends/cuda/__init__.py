@@ -4,9 +4,9 @@ Nothing here imports CuPy until something is made that calls it, such as a `Cuda
 
     backend.py                 what execution calls; calls the others
     presence.py                what of CUDA is there, for `doctor`
-    arrays.py, owner.py        CuPy's arrays, and what owns the memory under them
-    budget.py, meter.py        the limit of near memory, and what computations allocate
-    allocators/                who gives that memory
+    arrays.py                  CuPy's arrays, and the memory under them
+    budget.py                  the limit of near memory
+    allocators/                who gives that memory, and what owns it
     far.py, transfer.py        copies on two streams, and what orders them
     pinned.py, regions.py      the first tier of far memory: blocks of pinned regions, and the thread that pins them
     pages.py                   how a region is pinned

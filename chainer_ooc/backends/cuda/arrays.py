@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from chainer_ooc.backends.base import ByteArray
-from chainer_ooc.backends.cuda.owner import Owner
+from chainer_ooc.backends.cuda.allocators.ledger import Owner
 from chainer_ooc.backends.host.arrays import COLUMNS, in_order
 from chainer_ooc.backends.layout import Layout
 

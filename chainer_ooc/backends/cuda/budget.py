@@ -34,9 +34,8 @@ from typing import Any
 from chainer_ooc.backends.cuda.allocators import ALLOCATORS
 from chainer_ooc.backends.cuda.allocators.allocator import Allocator, UnavailableError
 from chainer_ooc.backends.cuda.allocators.calls import Calls, CupyAllocator
+from chainer_ooc.backends.cuda.allocators.ledger import DeviceMeter, Owner
 from chainer_ooc.backends.cuda.allocators.pool import PAGE_BYTES
-from chainer_ooc.backends.cuda.meter import DeviceMeter
-from chainer_ooc.backends.cuda.owner import Owner
 from chainer_ooc.backends.owned import RoomMakers
 from chainer_ooc.errors import DeviceMemoryError
 from chainer_ooc.quantities import format_bytes

@@ -30,8 +30,8 @@ from typing import Any
 
 from chainer_ooc.backends.base import ByteArray
 from chainer_ooc.backends.cuda import arrays, pages, preparations
+from chainer_ooc.backends.cuda.allocators.ledger import Guest, Owner
 from chainer_ooc.backends.cuda.budget import AllocatorBudget, budget_of
-from chainer_ooc.backends.cuda.owner import Guest, Owner
 from chainer_ooc.backends.cuda.presence import cuda_version, gpu_of
 
 Stream = Any

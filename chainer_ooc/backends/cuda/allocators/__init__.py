@@ -5,7 +5,7 @@
     virtual.py                   'virtual': chunks that are moved behind the addresses that lack them
     space.py, timestamps.py      which addresses are free and mapped, and when the last use of what is idle is over
     async_pool.py                'async', the driver's own pool
-    ledger.py                    which blocks live, whenever and wherever they end
+    ledger.py                    which blocks live, whenever and wherever they end; what computations allocate
     calls.py                     what is asked of CuPy
     mapping.py                   what is asked of the driver for 'virtual'
 """

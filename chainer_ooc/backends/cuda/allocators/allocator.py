@@ -20,8 +20,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from chainer_ooc.backends.cuda.allocators.ledger import Ledger
-from chainer_ooc.backends.cuda.owner import Owner
+from chainer_ooc.backends.cuda.allocators.ledger import Ledger, Owner
 from chainer_ooc.errors import ReentryError
 
 #: Sizes are rounded up to a multiple, as CuPy does.

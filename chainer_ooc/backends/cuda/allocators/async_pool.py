@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from chainer_ooc.backends.cuda.allocators.allocator import ENDS, UNIT_BYTES, Allocator, DeviceMemory, NoRoomError
 from chainer_ooc.backends.cuda.allocators.calls import Calls
-from chainer_ooc.backends.cuda.owner import Owner
+from chainer_ooc.backends.cuda.allocators.ledger import Owner
 from chainer_ooc.quantities import format_bytes, rounded_up
 
 #: In which the driver's pool takes memory from the device, where that was seen (H100, CUDA 13).

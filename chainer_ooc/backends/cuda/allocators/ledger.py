@@ -1,4 +1,12 @@
-"""Which blocks live, and how many bytes they have together.
+"""Which blocks live, what owns them, and how many bytes they have together.
+
+CuPy's memory objects take no weak references, and its views need not know the array that they are a view of. So each
+block that our allocators give out is an owner of its own, which every array on it keeps alive::
+
+    array --> MemoryPointer --> UnownedMemory --> Owner --> memory of CuPy's, where there is any below
+    view  --> MemoryPointer -----^
+
+It ends when the last of them does, also where they are garbage in a cycle; see ``collector``.
 
 A block of device memory ends where its last view does: anywhere, in any thread, in the midst of this package's own
 code, since the garbage collector may run at any line. So its end runs no line of Python. It is a weak reference whose
@@ -23,10 +31,52 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
-from chainer_ooc.backends.cuda.owner import Owner
+from chainer_ooc.backends.collector import untrack
+from chainer_ooc.backends.metering import Meter
 from chainer_ooc.locks import make_lock
+
+
+class Owner:
+    """A block, for as long as anything refers to it; what becomes of it then is its allocator's to say.
+
+    Attributes:
+        pointer: its address.
+        nbytes: its size, as it was asked for.
+        size_bytes: its size, as the allocator rounds it.
+        device_id: the device that it is on.
+        memory: what it lies in and keeps alive, if anything.
+    """
+
+    __slots__ = ('__weakref__', 'device_id', 'memory', 'nbytes', 'pointer', 'size_bytes')
+
+    def __init__(self, pointer: int, nbytes: int, device_id: int, size_bytes: int, memory: Any = None) -> None:
+        self.pointer = pointer
+        self.nbytes = nbytes
+        self.device_id = device_id
+        self.size_bytes = size_bytes
+        self.memory = memory
+        untrack(self)
+
+
+class Guest(Owner):
+    """Stands for memory that another object owns.
+
+    `gone` is called when nothing refers to the memory through this any more, from any thread, also within the garbage
+    collector.
+    """
+
+    __slots__ = ('_gone',)
+
+    def __init__(self, pointer: int, nbytes: int, device_id: int, gone: Callable[[], None]) -> None:
+        super().__init__(pointer, nbytes, device_id, nbytes)
+        self._gone = gone  # the last, see __del__
+
+    def __del__(self) -> None:
+        if hasattr(self, '_gone'):  # else an interrupt came while it was made
+            self._gone()
 
 
 class End(weakref.ref[Any]):
@@ -171,3 +221,47 @@ class Ledger(Count):
             count.recount()
         if self.settled is not None:
             self.settled.clear()
+
+
+class DeviceMeter(Meter):
+    """How much each call allocates at its highest, counted where memory is given: an addition for each allocation.
+
+    It counts device memory alone, in the sizes that the allocator rounds to; what other threads allocate counts as
+    well. Blocks that were given before `start` are none of its own, even if they die while it runs::
+
+        lives before start   [####    ]     freed while it runs
+        since start               [##   ]  [####
+        current_bytes()      0    2     0  4
+        above_mark_bytes()   the highest of all that lives, older blocks too, above what lived at the mark
+    """
+
+    def __init__(self, live: Ledger) -> None:
+        self.running = False
+        self._live = live
+        self._ours = Count()
+        self._mark_bytes = 0
+
+    def start(self) -> bool:
+        if not self.running:
+            self._ours = Count()
+            self._live.count_in(self._ours)
+            self._mark_bytes = self._live.mark(self._ours)
+            self.running = True
+        return True
+
+    def stop(self) -> None:
+        self._live.stop_counting(self._ours)
+        self.running = False
+
+    def current_bytes(self) -> int:
+        return self._live.total_of(self._ours) if self.running else 0
+
+    def has_counted(self, root: Any) -> bool:
+        return self.running and any(map(self._ours.has, weakref.getweakrefs(root)))
+
+    def mark(self) -> None:
+        if self.running:
+            self._mark_bytes = self._live.mark(self._ours)
+
+    def above_mark_bytes(self) -> int:
+        return self._ours.peak_bytes - self._mark_bytes if self.running else 0

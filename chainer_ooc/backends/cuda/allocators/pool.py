@@ -26,8 +26,7 @@ from typing import Any
 
 from chainer_ooc.backends.cuda.allocators.allocator import ENDS, UNIT_BYTES, Allocator, DeviceMemory, NoRoomError
 from chainer_ooc.backends.cuda.allocators.calls import Calls, Pool
-from chainer_ooc.backends.cuda.allocators.ledger import Ledger
-from chainer_ooc.backends.cuda.owner import Owner
+from chainer_ooc.backends.cuda.allocators.ledger import Ledger, Owner
 from chainer_ooc.quantities import format_bytes, rounded_up
 
 #: What the driver maps device memory in.

@@ -51,9 +51,9 @@ from typing import Any
 from chainer_ooc.backends.cuda.allocators.allocator import ENDS, UNIT_BYTES, Allocator, NoRoomError
 from chainer_ooc.backends.cuda.allocators.calls import Calls
 from chainer_ooc.backends.cuda.allocators.chunks import Chunks
+from chainer_ooc.backends.cuda.allocators.ledger import Owner
 from chainer_ooc.backends.cuda.allocators.mapping import MappingCalls
 from chainer_ooc.backends.cuda.allocators.space import Place, Space
-from chainer_ooc.backends.cuda.owner import Owner
 from chainer_ooc.quantities import format_bytes, rounded_up
 
 #: A chunk is so much of what the allocator may hold, and at most so large.
