@@ -209,12 +209,10 @@ class Arena:
         """Sets whether computations have a limit of the system around them, which refuses what is too much."""
         self._library.contained_computes(yes)
 
-    def keep_at_most(self, nbytes: int) -> bool:
-        """Gives the rest back to the system, or leaves less than the smallest block of it; whether there was any."""
-        if self.nbytes() <= nbytes + (_SLACK_BYTES if nbytes else 0):
-            return False
-        self._library.arena_keep_at_most(nbytes)
-        return True
+    def keep_at_most(self, nbytes: int) -> None:
+        """Gives the rest back to the system, or leaves less than the smallest block of it."""
+        if self.nbytes() > nbytes + (_SLACK_BYTES if nbytes else 0):
+            self._library.arena_keep_at_most(nbytes)
 
 
 class _Handlers:

@@ -54,10 +54,6 @@ class Blocks:
         """Bytes that are kept: none."""
         return 0
 
-    def keep_at_most(self, nbytes: int) -> bool:
-        """Whether any were kept, and went back."""
-        return False
-
     def lent(self) -> contextlib.AbstractContextManager[None]:
         """Nothing to do, in whatever thread."""
         return contextlib.nullcontext()
@@ -65,7 +61,7 @@ class Blocks:
     def begin(self, *_: Any, **__: Any) -> None:
         """Nothing to do: arrays come from the heap as it is."""
 
-    ask = set_limited = rest = contain = computes = close = begin
+    ask = set_limited = rest = contain = computes = keep_at_most = close = begin
 
 
 def make(nbytes: int) -> HeapBlock:
