@@ -75,14 +75,6 @@ def test_a_file_that_is_gone_refuses_nothing(container, pool, tmp_path):
     assert leaves(MB)
 
 
-def test_in_a_computation_that_has_a_limit_around_it_nobody_asks(container, pool):
-    container.holds(LIMIT)
-    pool.computes(True)
-    assert leaves(MB)
-    pool.computes(False)
-    assert not leaves(MB)
-
-
 def test_no_python_runs_while_an_array_asks(pool):
     """A signal came in the code that asked, and its handler's exception was lost."""
     called = []
@@ -94,20 +86,14 @@ def test_no_python_runs_while_an_array_asks(pool):
     assert held.nbytes and not called
 
 
-@pytest.mark.parametrize('computes', [False, True])
-def test_what_an_array_is_granted_counts_at_once(pool, computes):
-    """Arrays of zeros were granted one after the other, and ended the process when they were filled.
-
-    Within computations too, as the gradient of an embedding, of which the optimizer's hooks are the first to fill it.
-    """
+def test_what_an_array_is_granted_counts_at_once(pool):
+    """Arrays of zeros were granted one after the other, and ended the process when they were filled."""
     if tuple(map(int, os.uname().release.split('.')[:2])) < (5, 14):
         pytest.skip('an older kernel makes pages when they are written to')
     before = resident_bytes()
-    pool.computes(computes)
     held = np.zeros(64 * MB, np.uint8)
     assert resident_bytes() >= before + 60 * MB
     assert not held.any()
-    pool.computes(False)
 
 
 def resident_bytes():

@@ -1,5 +1,6 @@
 """The default budget, and what a container leaves for the next computation."""
 import contextlib
+import mmap
 import resource
 import threading
 import warnings
@@ -31,6 +32,7 @@ def contained(container, tmp_path, monkeypatch):
         warnings.simplefilter('ignore')
         backend = HostBackend(str(tmp_path))
     monkeypatch.setattr(backend, '_headroom', Headroom(lambda: container.found))
+    monkeypatch.setattr(backend, '_guard', Guard(backend._headroom, backend._blocks.serves))
     yield backend
     backend.close()
 
@@ -188,7 +190,6 @@ def test_between_computations_an_array_is_refused_that_the_container_would_kill_
         container.holds(kept_bytes[0])
         return len(asked) < 4
     container.holds(*kept_bytes)
-    contained._guard = Guard(contained._headroom)
     contained.begin()
     contained.limit(LIMIT, make_room)
     contained.keep_at_most(0)
@@ -203,6 +204,31 @@ def test_between_computations_an_array_is_refused_that_the_container_would_kill_
     make(40 * MB, np.uint8)  # of free pages: nothing is asked
     assert len(asked) == 4
     contained.limit(None, lambda nbytes: False)
+
+
+@pytest.mark.skipif(arena.available() is not None, reason=str(arena.available()))
+def test_a_computation_whose_arrays_ask_has_no_limit_around_it(container, contained, restored):
+    """It was other threads' too, whose OpenBLAS ended the process, and that of the children that they started."""
+    contained.begin()
+    contained.limit(LIMIT, lambda nbytes: False)
+    heap.trim()
+    container.holds(LIMIT - 40 * MB)
+    with contained.computing():
+        assert resource.getrlimit(resource.RLIMIT_DATA) == restored
+        mmap.mmap(-1, LIMIT).close()  # mapped, and not touched
+        np.empty(30 * MB, np.uint8)
+        contained.keep_at_most(0)
+        with pytest.raises(MemoryError):
+            np.empty(34 * MB, np.uint8)
+    contained.limit(None, lambda nbytes: False)
+
+
+@pytest.mark.skipif(arena.available() is not None, reason=str(arena.available()))
+def test_a_computation_whose_arrays_come_from_elsewhere_has_one(container, contained, restored):
+    """As where the program has a handler of NumPy's of its own."""
+    container.holds(LIMIT - 40 * MB)
+    with contained.computing():
+        assert resource.getrlimit(resource.RLIMIT_DATA) != restored
 
 
 def test_an_error_in_a_computation_takes_the_guard_away(container, restored):

@@ -627,7 +627,7 @@ static int has_made_room(size_t nbytes, Tried *tried) {
         if (!unused_bytes)
             return 1;
     }
-    if (contained() && !tried->has_trimmed) {
+    if (in_container() && !tried->has_trimmed) {
         tried->has_trimmed = 1;
         trim_heap();
         return 1;

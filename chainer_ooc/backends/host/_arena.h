@@ -19,9 +19,8 @@ void arena_is_empty(uintptr_t address);
 void arena_keep_at_most(size_t nbytes);
 size_t arena_unused_bytes(void);
 
-/* Whether there is a container; one that refuses nothing now; whether it leaves so many bytes, or there is none such. */
+/* Whether there is a container; whether it leaves so many bytes, or there is none. */
 int in_container(void);
-int contained(void);
 int container_leaves(size_t nbytes);
 
 /* Waits for the disk to have what was written to files, if so many bytes lack that alone; whether it has waited. */

@@ -23,7 +23,7 @@ typedef struct {
 } Group;
 
 static Group groups[MOST_GROUPS];
-static int count, computes;
+static int count;
 static long ranks = 1;
 static size_t aside; /* what is not for arrays */
 
@@ -77,17 +77,14 @@ static int all_leave(size_t nbytes, int in_the_end) {
 extern void *PyEval_SaveThread(void), PyEval_RestoreThread(void *thread);
 
 /* See _arena.h. */
-int contained(void) { return count && !computes; }
-
-/* See _arena.h. */
 int in_container(void) { return count > 0; }
 
 /* See _arena.h. */
-int container_leaves(size_t nbytes) { return !contained() || all_leave(nbytes, 0); }
+int container_leaves(size_t nbytes) { return !count || all_leave(nbytes, 0); }
 
 /* See _arena.h. */
 int container_waits(size_t nbytes) {
-    if (!contained() || all_leave(nbytes, 0) || !all_leave(nbytes, 1))
+    if (container_leaves(nbytes) || !all_leave(nbytes, 1))
         return 0;
     void *thread = PyEval_SaveThread(); /* others go on: it takes as long as all that the machine has to write */
     sync();
@@ -214,6 +211,3 @@ int contained_by(long long limit, const char *used, const char *stat, const char
     count += whole;
     return whole;
 }
-
-/* Whether a computation is under way that has a limit of the system around it, which refuses what is too much. */
-void contained_computes(int yes) { computes = yes; }

@@ -115,7 +115,7 @@ class Arena:
         self._go_on()
         if not _open:
             self.contain(())
-            if _handlers().get() is _ours():
+            if self.serves():
                 _handlers().set_default(None)
 
     def allocate(self, nbytes: int) -> ByteArray:
@@ -205,9 +205,9 @@ class Arena:
             self._library.contained_by(ctypes.c_longlong(each.limit_bytes), os.fsencode(each.used_path),
                                        os.fsencode(each.stat_path), fields)
 
-    def computes(self, yes: bool) -> None:
-        """Sets whether computations have a limit of the system around them, which refuses what is too much."""
-        self._library.contained_computes(yes)
+    def serves(self) -> bool:
+        """Whether the arrays of the calling thread come from the pool, and ask as `contain` says."""
+        return _handlers().get() is _ours()
 
     def keep_at_most(self, nbytes: int) -> None:
         """Gives the rest back to the system, or leaves less than the smallest block of it."""
@@ -311,6 +311,5 @@ def _begin_anew(found: ctypes.PyDLL) -> None:
     _resting.clear()
     PENDING.clear()
     found.contained_by_none(1, 0)
-    found.contained_computes(0)
     found.arena_keep(0)
     found.arena_offer(0)

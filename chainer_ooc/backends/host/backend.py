@@ -70,7 +70,7 @@ class HostBackend(OwnedBackend):
         self._file = self._store.open()
         self._no_arena = arena.available()
         self._blocks: Arena | Blocks = Blocks() if self._no_arena else Arena()
-        self._guard = Guard(self._headroom, self._blocks.computes)
+        self._guard = Guard(self._headroom, self._blocks.serves)
         self.file_backed: HostFileBacked | None = None if self._no_arena else HostFileBacked(
             self._write_whole, self.release, self.leaves_outside, self._clean)
         self._mappings: weakref.WeakSet[Mapping] = weakref.WeakSet()

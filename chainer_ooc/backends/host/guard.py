@@ -2,27 +2,31 @@
 
 What a computation allocates is known once it was recorded, and before that it is guessed. A guess that falls short, or
 an explicit budget beyond the container, ends in a MemoryError where RLIMIT_DATA is the limit, and with a killed process
-where a container is. So in a container each computation runs under an RLIMIT_DATA that leaves it what the container
-does. The limit that was there is back afterwards.
+where a container is. Arrays that come from the pool of pages ask the container before they take fresh ones
+(`_contained.c`). Elsewhere, where the package was built without a compiler, or where the program has a handler of
+NumPy's of its own, a computation in a container runs under an RLIMIT_DATA that leaves it what the container does. The
+limit that was there is back afterwards.
 
     RLIMIT_DATA   unlimited   | used + left |   unlimited   | used + left |   unlimited
                               |   compute   |   the program |   compute   |
 
-Not all of what is left is for arrays. The pool of pages leaves 4 MB of such a limit to what is no array, also where
-hardly anything is left: of NumPy 2.4 a refused buffer of an iterator ends the process, and so does OpenBLAS. And no
-limit sees memory that is touched only now and was mapped before, such as buffers and stacks.
+Not all of what is left is for arrays. The pool of pages leaves 4 MB to what is no array, also where hardly anything is
+left: of NumPy 2.4 a refused buffer of an iterator ends the process, and so does OpenBLAS. And no limit sees memory that
+is touched only now and was mapped before, such as buffers and stacks.
+
+Such a limit is the last resort, as it is also that of other threads, whose OpenBLAS may end the process for want of a
+buffer, and of children that they start meanwhile; and it counts what is mapped, where a container counts what is
+touched.
 
 The limit is the process's, and its threads compute at once, also for one backend, where one trains and another
 validates: the last that begins sets it anew, and what was there comes back when none computes any more.
 
-It costs some 60 us a computation, in a container alone. Arrays fail with it as they fail in plain Chainer behind
-``ulimit -d``. Pages that the heap has and that hold nothing can be used without asking the system. So they are given
-back when little is left after a computation.
+It costs some 60 us a computation. Arrays fail with it as they fail in plain Chainer behind ``ulimit -d``. Pages that
+the heap has and that hold nothing can be used without asking the system. So they are given back when a container leaves
+little after a computation.
 
-Between computations, as in an optimizer's first update, the pool of pages asks for each array that needs fresh ones
-(`_contained.c`).
-
-Left out: a heap with holes that were given back before. Many small arrays can still be too much.
+Left out: a heap with holes that were given back before. Many small arrays can still be too much, and what C libraries
+take from the heap by themselves.
 """
 
 from __future__ import annotations
@@ -50,7 +54,7 @@ _LEFT_BYTES = 4 << 20
 #: Of what is left, for memory that was mapped before and is touched now.
 _UNTOUCHED_BYTES = 4 << 20
 
-#: What arrays leave alone outside of computations, where no limit is in force.
+#: What arrays leave alone that ask the container.
 ASIDE_BYTES = _LEFT_BYTES + _UNTOUCHED_BYTES
 
 
@@ -58,15 +62,15 @@ class Guard(contextlib.AbstractContextManager[None]):
     """The limit around one computation after the other; `headroom` says what is left.
 
     Args:
-        note: is told whether there is such a limit now.
+        asks: whether the arrays of the calling thread ask the container by themselves.
     """
 
-    def __init__(self, headroom: Headroom, note: Callable[[bool], None] = lambda computes: None) -> None:
+    def __init__(self, headroom: Headroom, asks: Callable[[], bool] = lambda: False) -> None:
         self._headroom = headroom
-        self.note = note
+        self._asks = asks
 
     def __enter__(self) -> None:
-        left_bytes = self._headroom.left_bytes() if self._headroom.is_limited() else None
+        left_bytes = self._headroom.left_bytes() if self._headroom.is_limited() and not self._asks() else None
         if left_bytes is None:
             return
         have_blas_map_its_buffers()
@@ -74,8 +78,9 @@ class Guard(contextlib.AbstractContextManager[None]):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
-        if (_LIMIT.computing and _LIMIT.lift(self, threading.get_ident())
-                and not self._headroom.has_room(0, will_write=True)):
+        if _LIMIT.computing:
+            _LIMIT.lift(self, threading.get_ident())
+        if self._headroom.is_limited() and not self._headroom.has_room(0, will_write=True):
             heap.trim()
         if arena.PENDING:
             arena.raise_pending()
@@ -104,14 +109,12 @@ class _Limit:
             if soft == resource.RLIM_INFINITY or nbytes < soft:
                 self.computing.add((guard, threading.get_ident()))
                 resource.setrlimit(resource.RLIMIT_DATA, (nbytes, hard))
-                guard.note(True)
 
     def lift(self, guard: Guard, thread: int | None = None) -> bool:
         """Lifts it for what a thread computes there, or all threads; whether it was tightened for any."""
         with self.lock:
             over = {each for each in self.computing if each[0] is guard and thread in (None, each[1])}
             if over and self.computing == over:
-                guard.note(False)
                 resource.setrlimit(resource.RLIMIT_DATA, self._before)
             self.computing -= over
         return bool(over)
