@@ -189,7 +189,7 @@ def test_a_mark_tells_changed_bits_and_parts_that_changed_places(shape, dtype, m
     monkeypatch.setitem(sys.modules, 'cupy', np)  # all that it does NumPy can do
     array = np.array(np.random.RandomState(0).uniform(1, 99, size=shape), dtype)
     before = device_arrays.mark(array)
-    assert device_arrays.mark(array.copy()) == before == device_arrays.checksum(array)
+    assert device_arrays.mark(array.copy()) == before
     seen = {int(before)}
     flat = array.reshape(-1)
     for place in {0, flat.size // 2, flat.size - 1}:
