@@ -28,15 +28,16 @@ pytest.register_assert_rewrite('support.planning.literal_iterations')
 #: What takes half of the time of all tests: whole programs and commands, any sequence of states and interrupts, many
 #: lengths and models. `--quick` leaves it out.
 SLOW = (
-    'backends/test_making_room.py', 'cuda/test_device_calls.py', 'cuda/test_gpu_evidence.py',
-    'cuda/test_gpu_programme.py', 'cuda/test_presence.py', 'cuda/test_trainings_on_fake.py', 'examples/',
-    'execute/test_container.py', 'execute/test_garbage.py', 'execute/test_handlers.py', 'execute/test_held_views.py',
+    'backends/test_making_room.py', 'backends/test_memory.py', 'cuda/test_device_calls.py',
+    'cuda/test_gpu_evidence.py', 'cuda/test_gpu_programme.py', 'cuda/test_presence.py',
+    'cuda/test_trainings_on_fake.py', 'examples/', 'execute/test_container.py', 'execute/test_floors.py',
+    'execute/test_garbage.py', 'execute/test_handlers.py', 'execute/test_held_views.py',
     'execute/test_kept_pages.py', 'execute/test_later_backward.py', 'execute/test_lengths.py',
     'execute/test_models_in_turn.py', 'execute/test_once_only.py', 'execute/test_other_graphs.py',
     'execute/test_random_graphs.py', 'execute/test_shortage.py', 'execute/test_sizes.py', 'execute/test_states.py',
     'execute/test_trainings.py', 'execute/test_true_peak.py', 'execute/test_unmoved.py', 'execute/test_walls.py',
-    'fork/test_hook.py', 'kernels/test_cudnn_engines.py', 'soak/', 'test_cli.py', 'test_cli_doctor.py',
-    'test_cli_terminal.py', 'test_packaging.py', 'usage/')
+    'fork/test_compat.py', 'fork/test_hook.py', 'kernels/test_cudnn_engines.py', 'plans/test_making_properties.py',
+    'soak/', 'test_cli.py', 'test_cli_doctor.py', 'test_cli_terminal.py', 'test_packaging.py', 'usage/')
 
 #: A GPU's driver opens its device again when it likes, and one more event, and keeps them open.
 OF_DRIVERS = ('/dev/nvidia', '/dev/dri/', '/dev/nvhost', 'anon_inode:[eventfd]')
