@@ -85,9 +85,9 @@ class Guard(contextlib.AbstractContextManager[None]):
         if arena.PENDING:
             arena.raise_pending()
 
-    def lift(self) -> bool:
-        """Takes its limit away, also in a child that was forked meanwhile; whether it had one."""
-        return _LIMIT.lift(self)
+    def lift(self) -> None:
+        """Takes its limit away, also in a child that was forked meanwhile."""
+        _LIMIT.lift(self)
 
 
 class _Limit:
@@ -110,14 +110,13 @@ class _Limit:
                 self.computing.add((guard, threading.get_ident()))
                 resource.setrlimit(resource.RLIMIT_DATA, (nbytes, hard))
 
-    def lift(self, guard: Guard, thread: int | None = None) -> bool:
-        """Lifts it for what a thread computes there, or all threads; whether it was tightened for any."""
+    def lift(self, guard: Guard, thread: int | None = None) -> None:
+        """Lifts it for what a thread computes there, or all threads."""
         with self.lock:
             over = {each for each in self.computing if each[0] is guard and thread in (None, each[1])}
             if over and self.computing == over:
                 resource.setrlimit(resource.RLIMIT_DATA, self._before)
             self.computing -= over
-        return bool(over)
 
 
 _LIMIT = _Limit()
