@@ -106,14 +106,15 @@ def with_middle_half(times: list[float]) -> str:
     return f'{seconds(median)} ({seconds(low)} to {seconds(high)})'
 
 
-def with_rest(way: str, rest: Any = Arena.rest) -> None:
-    """Has all pools do with free pages at the end of an iteration what is asked."""
+def with_rest(way: str, rest: Any = Arena.rest, offer: Any = Arena.offer) -> None:
+    """Has all pools do with free pages what is asked."""
     def give_back(pool: Arena) -> None:
         offers, pool._offers = pool._offers, False
         rest(pool)
         pool._offers = offers
 
     Arena.rest = {'offered': rest, 'given back': give_back, 'kept': lambda pool: None}[way]
+    Arena.offer = offer if way == 'offered' else lambda pool: None
 
 
 if __name__ == '__main__':

@@ -196,6 +196,9 @@ class Backend(abc.ABC):
                 it has freed any, and when it has not the allocation fails. It may raise InfeasibleBudgetError.
         """
 
+    def offer(self) -> None:  # noqa: B027 - few keep anything that others lack
+        """Is called when forward may be over: others may have what is kept for later, as far as that costs little."""
+
     def rest(self) -> None:  # noqa: B027 - few keep anything that others lack
         """Is called when an iteration has ended: until `limit` is, the program goes on by itself."""
 

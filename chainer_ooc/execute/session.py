@@ -130,6 +130,8 @@ class Session:
                     iteration.after_quiet_call(function, inputs, outputs)
                 else:
                     iteration.after_call(function, inputs, outputs, span)
+                if iteration.is_forward_over():
+                    self.memory.backend.offer()
                 if self.on_file is not None:
                     self.on_file.after_call(inputs)
         return outputs

@@ -1,4 +1,4 @@
-"""Free pages that a container is offered between iterations: who has them, and that nobody has them twice."""
+"""Free pages that a container is offered: who has them, and that nobody has them twice."""
 import pytest
 
 from chainer_ooc.backends.host import arena
@@ -29,7 +29,7 @@ REST = '''
 '''
 
 
-def test_what_is_free_is_offered_between_iterations_and_the_pools_own_within():
+def test_what_is_free_is_offered_between_iterations_and_then_until_an_array_is_made_of_it():
     check(REST + '''
     free(40 * MB)
     assert pool.nbytes() >= 40 * MB and not offered()
@@ -38,9 +38,37 @@ def test_what_is_free_is_offered_between_iterations_and_the_pools_own_within():
     free(20 * MB)  # what is freed meanwhile is offered again
     assert offered() >= 40 * MB
     pool.set_limited(True, offers=True)
-    assert pool.nbytes() >= 40 * MB and not offered()
+    assert pool.nbytes() >= 40 * MB and offered() >= 40 * MB
+    array = np.empty(30 * MB, np.uint8)  # nobody has written to it
+    assert 10 * MB <= offered() < 11 * MB
+    kept = np.ones(4 * MB, np.uint8)
+    array.resize(MB)
+    assert 6 * MB <= offered() < 7 * MB  # what is freed within an iteration stays the pool's own
+    array.resize(20 * MB)
+    assert 6 * MB <= offered() < 7 * MB
+    del array
+    assert pool.nbytes() >= 36 * MB and 6 * MB <= offered() < 7 * MB
+    pool.rest()
+    assert offered() >= 36 * MB
     pool.close()
     assert not pool.nbytes()
+    ''')
+
+
+def test_what_is_moved_together_is_offered_no_more():
+    check(REST + '''
+    between = [np.ones(MB, np.uint8) for _ in range(5)]
+    apart = [(np.ones(8 * MB, np.uint8), np.ones(MB, np.uint8)) for _ in range(5)]
+    kept = [each[1] for each in apart]
+    del apart
+    pool.rest()
+    pool.set_limited(True, offers=True)
+    before, was_offered = _library().arena_fresh_bytes(), offered()
+    assert was_offered >= 40 * MB
+    array = np.empty(36 * MB, np.uint8)
+    assert _library().arena_fresh_bytes() == before and offered() <= was_offered - 36 * MB
+    array[:] = 3
+    assert (array == 3).all() and all((each == 1).all() for each in between + kept)
     ''')
 
 
@@ -75,8 +103,9 @@ def test_what_the_system_has_taken_is_free_no_more(then):
     ''')
 
 
+@pytest.mark.parametrize('then', ['pass', 'pool.set_limited(True, offers=True)'])
 @pytest.mark.parametrize('make', ['np.ones(30 * MB, np.uint8)', 'np.zeros(30 * MB, np.uint8) + np.uint8(1)', 'grown()'])
-def test_an_array_is_not_made_of_what_the_system_has_taken(make):
+def test_an_array_is_not_made_of_what_the_system_has_taken(make, then):
     check(REST + f'''
     def grown():
         array = np.ones(8 * MB, np.uint8)
@@ -86,6 +115,7 @@ def test_an_array_is_not_made_of_what_the_system_has_taken(make):
 
     start = free(40 * MB)[0]
     pool.rest()
+    {then}
     take(start + 20 * MB, 4096)
     before = _library().arena_fresh_bytes()
     array = {make}
@@ -104,11 +134,15 @@ def test_a_system_that_knows_of_no_offers_has_the_pages_back():
     ''')
 
 
-def test_in_a_full_container_a_library_has_what_is_offered_and_the_next_iteration_the_rest():
-    """In each round as much as is left with what is offered, so that the kernel has to take it, or to kill."""
+@pytest.mark.parametrize('then', ['pass', 'training.limit(20 * MB, lambda nbytes: False)'])
+def test_in_a_full_container_a_library_has_what_is_offered_and_the_next_iteration_the_rest(then):
+    """In each round as much as is left with what is offered, so that the kernel has to take it, or to kill.
+
+    Between iterations, or at the beginning of one.
+    """
     try:
         with memory_group(400 << 20) as group:
-            check(REST + '''
+            check(REST + f'''
     from chainer_ooc.backends.host import HostBackend, groups
     libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
     libc.memset.argtypes, libc.free.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t), (ctypes.c_void_p,)
@@ -123,9 +157,11 @@ def test_in_a_full_container_a_library_has_what_is_offered_and_the_next_iteratio
         del held[1:]
         before = training._blocks.nbytes()
         training.rest()
+        {then}
         nbytes = groups.groups()[0].left_now_bytes() + 120 * MB
         block = libc.malloc(nbytes)
         libc.memset(block, 5, nbytes)
+        training.limit(20 * MB, lambda nbytes: False)
         taken += training._blocks.nbytes() < before
         libc.free(block)
         assert (held[0] == 0).all()

@@ -3,6 +3,7 @@ import gc
 import subprocess
 import sys
 import textwrap
+import types
 import weakref
 
 import chainer
@@ -133,13 +134,15 @@ def test_an_explicit_budget_was_not_given_by_the_machine(monkeypatch, floor_byte
         training.iterate()
 
 
-def test_in_a_container_nothing_above_the_default_is_tried(monkeypatch, tmp_path):
+def test_in_a_container_what_each_computation_leaves_alone_is_left_when_more_than_the_default_is_tried(
+        monkeypatch, tmp_path):
     backend = HostBackend(str(tmp_path))
     try:
         monkeypatch.setattr(HostBackend, 'free_bytes', lambda self: 100 * MB)
         assert backend.most_budget_bytes(MB) == 101 * MB
-        monkeypatch.setattr(type(backend._headroom), 'is_limited', lambda self: True)
-        assert backend.most_budget_bytes(MB) == 0
+        group = types.SimpleNamespace(limit_bytes=1 << 30)
+        monkeypatch.setattr(type(backend._headroom), 'in_force', lambda self: [group])
+        assert backend.most_budget_bytes(MB) == 101 * MB - (1 << 30) // 64
     finally:
         backend.close()
 

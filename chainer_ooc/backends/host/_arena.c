@@ -23,9 +23,10 @@
    A container refuses nothing: its kernel ends the process when pages are touched. So where there is one it is asked
    whether fresh pages may be had (_contained.c), and they are touched at once: what was granted counts then.
 
-   Between iterations a container has all that is free: it is offered to the kernel (MADV_FREE), which takes it for whoever
-   lacks memory and asks nobody, such as a C library or a child process. What it has taken is found by mincore before it
-   is used, and is no free page any more.
+   Between iterations a container has all that is free: it is offered to the kernel (MADV_FREE), which takes it for
+   whoever lacks memory and asks nobody, such as a C library or a child process. Within one it has what was free at the
+   beginning, or when forward was over, until an array is made of it (`offered`). What the kernel has taken is found by mincore
+   before it is used, and is no free page any more; the rest is written to, which ends the offer.
 
    Where the system refuses all, training is asked to make room, as by the allocator of a GPU, and the request is tried
    again as long as it says that it has.
@@ -80,6 +81,7 @@ static size_t most_from_heap, free_in_heap;
 #define LEFT_BYTES ((size_t)4 << 20)
 
 static Ranges used, unused, edges;
+static Ranges offered; /* of `unused`, what the system may have taken */
 static Ranges empty; /* starts of blocks that have no pages, or few */
 static size_t unused_bytes, used_bytes, fresh_bytes;
 static int keeps = 1, offers;
@@ -168,11 +170,25 @@ static size_t put(uintptr_t start, size_t nbytes) {
     return index;
 }
 
+/* Free pages are offered no more: those at the start of a free range. */
+static void end_offer(uintptr_t start, size_t nbytes) {
+    for (size_t index = first_from(&offered, start); index < offered.count; remove_at(&offered, index)) {
+        Range *range = offered.items + index;
+        if (range->start >= start + nbytes)
+            return;
+        if (range->start + range->nbytes > start + nbytes) {
+            range->nbytes -= start + nbytes - range->start, range->start = start + nbytes;
+            return;
+        }
+    }
+}
+
 /* Takes bytes from the start of a free range; returns where it started. */
 static uintptr_t take(size_t index, size_t nbytes) {
     Range *range = unused.items + index;
     uintptr_t start = range->start;
     unused_bytes -= nbytes;
+    end_offer(start, nbytes);
     if (range->nbytes == nbytes)
         remove_at(&unused, index);
     else
@@ -257,10 +273,16 @@ static void keep_at_most(size_t nbytes) {
 
 /* --- free pages that are offered ---------------------------------------------------------------------------------- */
 
-/* 0 if the system does not know of offers. */
-static int offer(uintptr_t start, size_t nbytes) { return !madvise((void *)start, nbytes, MADV_FREE); }
+/* Offers all of a free range, or of what gets one; 0 if the system does not know of that. */
+static int offer(uintptr_t start, size_t nbytes) {
+    end_offer(start, nbytes);
+    if (!reserve(&offered, 1) || madvise((void *)start, nbytes, MADV_FREE))
+        return 0;
+    insert_at(&offered, first_from(&offered, start), start, nbytes);
+    return 1;
+}
 
-/* Whether the system has taken none of these pages; no Python runs between this and their use. */
+/* Whether the system has taken none of these pages. */
 static int is_resident(uintptr_t start, size_t nbytes) {
     static unsigned char pages[MOST_PAGES];
     size_t page = (size_t)sysconf(_SC_PAGESIZE), most = MOST_PAGES * page;
@@ -275,33 +297,61 @@ static int is_resident(uintptr_t start, size_t nbytes) {
     return 1;
 }
 
+/* Whether the offered range of this index has some of the bytes at the start of a free range, which are `part` then. */
+static int has_some(size_t index, uintptr_t start, size_t nbytes, Range *part) {
+    if (index == offered.count || offered.items[index].start >= start + nbytes)
+        return 0;
+    *part = offered.items[index];
+    if (part->start + part->nbytes > start + nbytes)
+        part->nbytes = start + nbytes - part->start;
+    return 1;
+}
+
+/* Whether the system has taken none of the bytes at the start of a free range; no Python runs between this and their
+   use. */
+static int is_there(uintptr_t start, size_t nbytes) {
+    Range part;
+    for (size_t index = first_from(&offered, start); has_some(index, start, nbytes, &part); index++)
+        if (!is_resident(part.start, part.nbytes))
+            return 0;
+    return 1;
+}
+
+/* Ends the offer of the bytes at the start of a free range by writing to each page, as none holds anything. */
+static void take_back(uintptr_t start, size_t nbytes) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    Range part;
+    for (size_t index = first_from(&offered, start); has_some(index, start, nbytes, &part); index++)
+        for (size_t done = 0; done < part.nbytes; done += page)
+            *(volatile unsigned char *)(part.start + done) = 0;
+}
+
+/* Whether all of a free range is offered. */
+static int is_offered(Range range) {
+    Range part;
+    size_t found = 0;
+    for (size_t index = first_from(&offered, range.start); has_some(index, range.start, range.nbytes, &part); index++)
+        found += part.nbytes;
+    return found == range.nbytes;
+}
+
 /* Gives back each free range of which the system has taken pages. */
 static void drop_taken(void) {
-    for (size_t index = unused.count; offers && index--;)
-        if (!is_resident(unused.items[index].start, unused.items[index].nbytes))
+    for (size_t index = unused.count; offered.count && index--;)
+        if (!is_there(unused.items[index].start, unused.items[index].nbytes))
             give_back(index, unused.items[index].nbytes);
 }
 
 /* The same for what a block of so many bytes would be made of. */
 static void drop_taken_for(size_t nbytes) {
-    for (size_t index; offers && (index = best(nbytes)) < unused.count;) {
+    for (size_t index; offered.count && (index = best(nbytes)) < unused.count;) {
         if (unused.items[index].nbytes < nbytes) {
             drop_taken();
             return;
         }
-        if (is_resident(unused.items[index].start, nbytes) || !give_back(index, unused.items[index].nbytes))
+        if (is_there(unused.items[index].start, nbytes) || !give_back(index, unused.items[index].nbytes))
             return;
     }
-}
-
-/* Writes to each of these pages, as none holds anything, and so takes it back; 0 if the system has taken any. */
-static int take_back(uintptr_t start, size_t nbytes) {
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    if (!is_resident(start, nbytes))
-        return 0;
-    for (size_t done = 0; done < nbytes; done += page)
-        *(volatile unsigned char *)(start + done) = 0;
-    return 1;
 }
 
 /* --- blocks ------------------------------------------------------------------------------------------------------- */
@@ -343,6 +393,7 @@ static size_t gather(uintptr_t start, size_t wanted, size_t *lost) {
         if (!may_leave(from, nbytes))
             break;
         if (nbytes >= least) {
+            take_back(from, nbytes);
             void *to = (void *)(start + moved);
             if (mremap((void *)from, nbytes, nbytes, MREMAP_MAYMOVE | MREMAP_FIXED, to) == MAP_FAILED) {
                 *lost = errno == ENOMEM ? 0 : nbytes; /* too many mappings: nothing was done */
@@ -413,8 +464,10 @@ static void *allocate(size_t nbytes, size_t *dirty) {
     size_t index = best(whole);
     uintptr_t start;
     *dirty = nbytes;
-    if (index < unused.count && unused.items[index].nbytes >= whole)
+    if (index < unused.count && unused.items[index].nbytes >= whole) {
+        take_back(unused.items[index].start, whole);
         start = take(index, whole);
+    }
     else {
         start = assemble(whole, dirty);
         if (!start) { /* once more, with fresh pages */
@@ -489,13 +542,13 @@ static void cut(size_t index, size_t whole) {
     discard(block->start + whole, rest);
 }
 
-/* Adds to a block the free pages behind it; 0 if they are not enough. */
+/* Adds to a block the free pages behind it, which NumPy writes to at once; 0 if they are not enough. */
 static int extend(size_t index, size_t whole) {
     Range *block = used.items + index;
     uintptr_t end = block->start + block->nbytes;
     size_t more = whole - block->nbytes, behind = first_from(&unused, end);
     if (behind == unused.count || unused.items[behind].start != end || unused.items[behind].nbytes < more
-        || (offers && !is_resident(end, more)))
+        || !is_there(end, more))
         return 0;
     take(behind, more);
     block->nbytes = whole;
@@ -782,8 +835,10 @@ void arena_watch(Handler *numpys) {
 
 /* --- what arena.py calls ------------------------------------------------------------------------------------------- */
 
+/* Within an iteration what was taken is found as arrays are made: this is asked several times a computation. */
 size_t arena_unused_bytes(void) {
-    drop_taken();
+    if (offers)
+        drop_taken();
     return unused_bytes;
 }
 
@@ -803,15 +858,20 @@ void arena_ask(PyObject *function, PyObject *dict, PyObject *then) {
     Py_IncRef(function), Py_IncRef(dict), Py_IncRef(then);
 }
 
-/* Whether free pages are offered to the system; those for which that fails go back. */
-void arena_offer(int yes) {
-    for (size_t index = unused.count; offers != yes && index--;) {
+/* Finds what was taken of what is free. */
+void arena_drop_taken(void) { drop_taken(); }
+
+/* Offers what is free now; what cannot be goes back. */
+void arena_offer(void) {
+    for (size_t index = unused.count; index--;) {
         Range range = unused.items[index];
-        if (!(yes ? offer : take_back)(range.start, range.nbytes))
+        if (!is_offered(range) && !offer(range.start, range.nbytes))
             give_back(index, range.nbytes);
     }
-    offers = yes;
 }
+
+/* Whether freed pages are offered at once. */
+void arena_set_offering(int yes) { offers = yes; }
 
 /* Whether freed pages are kept. */
 void arena_keep(int yes) {

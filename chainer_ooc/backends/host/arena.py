@@ -5,7 +5,8 @@ again for the next array: a quarter of an iteration of ResNet50. Kept in the C l
 leave holes between each other. Here free pages are moved together (mremap) where no gap is large enough, which clears
 nothing. So all free pages serve every array, and the pool holds no more than the most that was in use at once.
 `keep_at_most` gives them back. Where memory is limited all can be had by others between iterations (`rest`): in a
-container the kernel takes them when it lacks some (MADV_FREE), behind a limit of the process they go back.
+container the kernel takes them when it lacks some (MADV_FREE), within iterations what is free at their edges until an
+array is made of it (`offer`); behind a limit of the process they go back.
 
     NumPy: empty(n)  ->  handler (NEP 49, in C: _arena.c)  ->  free pages, and fresh ones for what they lack
 
@@ -165,8 +166,15 @@ class Arena:
         self._is_limited, self._offers = yes, offers
         self._library.arena_set_limited(yes)
         self._go_on()
+        self._library.arena_drop_taken()
+        self.offer()
         if yes:
             self._library.contained_watch_objects()
+
+    def offer(self) -> None:
+        """Has others have the pages that are free now, until arrays are made of them, where a container is in force."""
+        if self._is_limited and self._offers:
+            self._library.arena_offer()
 
     def rest(self) -> None:
         """Has others have the freed pages until the next iteration (`set_limited`), where a limit is in force.
@@ -185,7 +193,9 @@ class Arena:
         offers = self._offers and bool(_open) and _open <= _resting
         if not (keeps := offers or bool(_open - _resting)):
             self._library.arena_keep(False)
-        self._library.arena_offer(offers)
+        if offers:
+            self._library.arena_offer()
+        self._library.arena_set_offering(offers)
         self._library.arena_keep(keeps)
 
     def contain(self, groups: Sequence[Group], ranks: int = 1, aside_bytes: int = 0) -> None:
@@ -312,4 +322,4 @@ def _begin_anew(found: ctypes.PyDLL) -> None:
     PENDING.clear()
     found.contained_by_none(1, 0)
     found.arena_keep(0)
-    found.arena_offer(0)
+    found.arena_set_offering(0)

@@ -108,6 +108,9 @@ class HostBackend(OwnedBackend):
         self._blocks.set_limited(arena.is_asked() and (bool(in_force) or is_limited), offers=not is_limited)
         self._blocks.contain(in_force, node().ranks, guard.ASIDE_BYTES)
 
+    def offer(self) -> None:
+        self._blocks.offer()
+
     def rest(self) -> None:
         """Has the program get what plain Chainer leaves it, where memory is limited.
 
@@ -136,8 +139,8 @@ class HostBackend(OwnedBackend):
         return headroom.budget(latest_bytes, *self._whole_and_set_aside(held_bytes))
 
     def most_budget_bytes(self, held_bytes: int) -> int:
-        """In a container no more than the default, since its kernel ends the process."""
-        return 0 if self._headroom.is_limited() else super().most_budget_bytes(held_bytes)
+        """In a container without what `has_room` leaves alone."""
+        return super().most_budget_bytes(held_bytes) - self._headroom.unasked_bytes()
 
     def has_room(self, nbytes: int) -> bool:
         return nbytes <= (kept_bytes := self._blocks.nbytes()) or self._gives(nbytes - kept_bytes)

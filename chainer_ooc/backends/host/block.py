@@ -61,7 +61,7 @@ class Blocks:
     def begin(self, *_: Any, **__: Any) -> None:
         """Nothing to do: arrays come from the heap as it is."""
 
-    ask = set_limited = rest = contain = keep_at_most = close = begin
+    ask = set_limited = offer = rest = contain = keep_at_most = close = begin
 
     def serves(self) -> bool:
         """Whether arrays come from here: they do not."""

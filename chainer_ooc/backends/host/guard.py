@@ -80,7 +80,7 @@ class Guard(contextlib.AbstractContextManager[None]):
                  trace: TracebackType | None) -> None:
         if _LIMIT.computing:
             _LIMIT.lift(self, threading.get_ident())
-        if self._headroom.is_limited() and not self._headroom.has_room(0, will_write=True):
+        if self._headroom.was_limited and not self._headroom.has_room(0, will_write=True):  # `__enter__` has looked
             heap.trim()
         if arena.PENDING:
             arena.raise_pending()

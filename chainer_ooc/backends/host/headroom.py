@@ -9,7 +9,8 @@ measured: it is missing from what is free. What is still to come is set aside:
 
 Set aside is a tenth of what is free. In a container it is a twentieth, what is allocated unasked, and half of the pages
 that may be dirty: there each computation and each swap-in asks first, since the kernel refuses nothing and ends the
-process. Maps are then evicted for what is lacking, which costs time and no more.
+process. Maps are then evicted for what is lacking, which costs time and no more. A plan that needs more than the
+default budget is tried before training is refused, if it leaves what is allocated unasked.
 
 A plan takes seconds to make, and it may need all of its budget. So the budget in force stays while a quarter of what
 would be set aside is still free, and less than an eighth can be added. When it falls, half is set aside: the smallest
@@ -49,7 +50,12 @@ class Headroom:
 
     Args:
         find: finds the groups in force; they are looked for again now and then, as limits change.
+
+    Attributes:
+        was_limited: what `is_limited` has given last.
     """
+
+    was_limited = False
 
     def __init__(self, find: Callable[[], Sequence[Group]] = groups.groups) -> None:
         self._find = find
@@ -74,7 +80,8 @@ class Headroom:
         now = time.monotonic()
         if now - self._looked_at > _LOOK_AGAIN_SECONDS:
             self._groups, self._looked_at = self._find(), now
-        return bool(self._groups)
+            self.was_limited = bool(self._groups)
+        return self.was_limited
 
     def dirty_bytes(self) -> int | None:
         """How much of the spill file may be dirty; None for any amount."""
@@ -86,6 +93,10 @@ class Headroom:
         if not groups_bytes:
             return round(SHARE_SET_ASIDE * free_bytes)
         return int(SHARE_SET_ASIDE_ASKED * free_bytes) + max(groups_bytes)
+
+    def unasked_bytes(self) -> int:
+        """What `has_room` leaves alone, as it is allocated unasked."""
+        return max(map(_unasked_bytes, self.in_force()), default=0)
 
     def in_force(self) -> Sequence[Group]:
         return self._groups if self.is_limited() else ()

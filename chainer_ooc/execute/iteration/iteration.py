@@ -176,6 +176,13 @@ class Iteration(Quietly):
         if self.following.orders.plan.synchronous:
             self._memory.synchronise()
 
+    def is_forward_over(self) -> bool:
+        """Whether the call that has just run is the last one, or may be."""
+        graph, quiet = self.following.graph, self.quiet
+        if graph is None:
+            return quiet is None
+        return len((self._calls if quiet is None else quiet.calls).functions) == len(graph.trace.calls)
+
     def forget_call(self, function: Any, inputs: Sequence[Any]) -> None:
         """The call that has begun last has failed, and is no part of the graph; the program may go on."""
         if self.quiet is None:
