@@ -264,6 +264,23 @@ def copy_of_a_variable_held(beside_it):
     return iterate
 
 
+def second_backward_pass_from_a_map_of_the_first():
+    """No function of the second graph retains the map, which the program holds; a short budget has it evicted."""
+    trunk = chainer.Sequential(L.Linear(40, 64), F.relu, L.Linear(64, 64), F.relu)
+    head, held = L.Linear(64, 64), {}
+    optimizer = chainer.optimizers.SGD().setup(chainer.ChainList(trunk, head))
+
+    def iterate(number):
+        held['map'] = trunk(np.full((64, 40), number, np.float32))
+        loss = F.sum(F.relu(head(held['map'])))
+        optimizer.target.cleargrads()
+        loss.backward()
+        held['loss'] = F.sum(F.tanh(held['map']))
+        held['loss'].backward(retain_grad=True)
+        optimizer.update()
+    return iterate
+
+
 def copy_of_a_variable_held_beside_it():
     return copy_of_a_variable_held(True)
 
@@ -301,6 +318,7 @@ def test_a_named_floor_works_at_once(make, policy):
 
 @pytest.mark.parametrize(('make', 'policy'), [
     (maps_read_in_forward, 'sublinear'), (maps_read_as_soon_as_they_are_made, 'sublinear'),
+    (second_backward_pass_from_a_map_of_the_first, 'keep'), (second_backward_pass_from_a_map_of_the_first, 'sublinear'),
     (variables_read_after_backward_and_held, 'unified'), (copy_of_a_variable_held_beside_it, 'pooch'),
     (copy_of_a_variable_held_alone, 'pooch'), (copy_of_a_variable_held_alone, 'swap-all')])
 def test_a_named_floor_works_where_the_program_reads_maps(make, policy):

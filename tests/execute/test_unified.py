@@ -86,7 +86,7 @@ def test_a_map_that_is_read_while_it_leaves_is_exchanged_for_its_mapping(network
     write = os.pwritev
 
     def slowly(*arguments):
-        time.sleep(0.003)
+        time.sleep(0.01)
         return write(*arguments)
 
     monkeypatch.setattr(os, 'pwritev', slowly)

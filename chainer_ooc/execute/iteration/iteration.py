@@ -310,6 +310,7 @@ class Iteration(Quietly):
         held = self._liveness.held()
         for map_id in held:
             self.recorder.maps[map_id].held = True
+        self.register.note_evicted()
         self.register.watch_reads()
         if self.following.graph is not None:
             self.following.graph.learn(held=held)

@@ -63,6 +63,15 @@ class Register:
             row.foreign = storage is not None and is_foreign(storage)
             row.shown = storage is not None and storage.is_shown()
 
+    def note_evicted(self) -> None:
+        """Has maps that were evicted, and are alive when backward is over, count as if they had stayed.
+
+        With a larger budget they do, so that a floor without them would not hold.
+        """
+        for row, ref in zip(self.recorder.maps, self.storages, strict=True):
+            if (storage := ref()) is not None and storage.state is not State.RESIDENT:
+                row.last_alive = None
+
     def watch_reads(self) -> None:
         """While recorded, has reads after backward noticed: from the graph, of what no Variable shows."""
         for ref in self.storages if self.recorder.measures else ():
