@@ -134,15 +134,17 @@ def test_an_explicit_budget_was_not_given_by_the_machine(monkeypatch, floor_byte
         training.iterate()
 
 
-def test_in_a_container_what_each_computation_leaves_alone_is_left_when_more_than_the_default_is_tried(
-        monkeypatch, tmp_path):
+def test_in_a_container_half_of_what_is_set_aside_is_left_when_more_than_the_default_is_tried(monkeypatch, tmp_path):
     backend = HostBackend(str(tmp_path))
     try:
         monkeypatch.setattr(HostBackend, 'free_bytes', lambda self: 100 * MB)
         assert backend.most_budget_bytes(MB) == 101 * MB
         group = types.SimpleNamespace(limit_bytes=1 << 30)
-        monkeypatch.setattr(type(backend._headroom), 'in_force', lambda self: [group])
-        assert backend.most_budget_bytes(MB) == 101 * MB - (1 << 30) // 64
+        monkeypatch.setattr(backend._headroom, '_find', lambda: [group])
+        monkeypatch.setattr(backend._headroom, '_looked_at', float('-inf'))
+        set_aside_bytes = backend._headroom.set_aside_bytes(100 * MB)
+        assert set_aside_bytes > 20 * MB
+        assert backend.most_budget_bytes(MB) == 101 * MB - set_aside_bytes // 2
     finally:
         backend.close()
 

@@ -139,8 +139,9 @@ class HostBackend(OwnedBackend):
         return headroom.budget(latest_bytes, *self._whole_and_set_aside(held_bytes))
 
     def most_budget_bytes(self, held_bytes: int) -> int:
-        """In a container without what `has_room` leaves alone."""
-        return super().most_budget_bytes(held_bytes) - self._headroom.unasked_bytes()
+        """In a container without half of what is set aside there."""
+        most_bytes, set_aside_bytes = self._whole_and_set_aside(held_bytes)
+        return most_bytes - set_aside_bytes // 2 if self._headroom.is_limited() else most_bytes
 
     def has_room(self, nbytes: int) -> bool:
         return nbytes <= (kept_bytes := self._blocks.nbytes()) or self._gives(nbytes - kept_bytes)

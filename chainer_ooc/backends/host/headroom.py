@@ -10,7 +10,7 @@ measured: it is missing from what is free. What is still to come is set aside:
 Set aside is a tenth of what is free. In a container it is a twentieth, what is allocated unasked, and half of the pages
 that may be dirty: there each computation and each swap-in asks first, since the kernel refuses nothing and ends the
 process. Maps are then evicted for what is lacking, which costs time and no more. A plan that needs more than the
-default budget is tried before training is refused, if it leaves what is allocated unasked.
+default budget is tried before training is refused, if it leaves half of what is set aside.
 
 A plan takes seconds to make, and it may need all of its budget. So the budget in force stays while a quarter of what
 would be set aside is still free, and less than an eighth can be added. When it falls, half is set aside: the smallest
@@ -93,10 +93,6 @@ class Headroom:
         if not groups_bytes:
             return round(SHARE_SET_ASIDE * free_bytes)
         return int(SHARE_SET_ASIDE_ASKED * free_bytes) + max(groups_bytes)
-
-    def unasked_bytes(self) -> int:
-        """What `has_room` leaves alone, as it is allocated unasked."""
-        return max(map(_unasked_bytes, self.in_force()), default=0)
 
     def in_force(self) -> Sequence[Group]:
         return self._groups if self.is_limited() else ()
