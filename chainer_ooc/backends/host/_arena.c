@@ -25,8 +25,8 @@
 
    Between iterations a container has all that is free: it is offered to the kernel (MADV_FREE), which takes it for
    whoever lacks memory and asks nobody, such as a C library or a child process. Within one it has what was free at the
-   beginning, or when forward was over, until an array is made of it (`offered`). What the kernel has taken is found by mincore
-   before it is used, and is no free page any more; the rest is written to, which ends the offer.
+   beginning, or when forward was over, until an array is made of it (`offered`). What the kernel has taken is found by
+   mincore before it is used, and is no free page any more; the rest is written to, which ends the offer.
 
    Where the system refuses all, training is asked to make room, as by the allocator of a GPU, and the request is tried
    again as long as it says that it has.
@@ -467,8 +467,7 @@ static void *allocate(size_t nbytes, size_t *dirty) {
     if (index < unused.count && unused.items[index].nbytes >= whole) {
         take_back(unused.items[index].start, whole);
         start = take(index, whole);
-    }
-    else {
+    } else {
         start = assemble(whole, dirty);
         if (!start) { /* once more, with fresh pages */
             keep_at_most(0);

@@ -69,7 +69,7 @@ class Register:
         With a larger budget they do, so that a floor without them would not hold.
         """
         for row, ref in zip(self.recorder.maps, self.storages, strict=True):
-            if (storage := ref()) is not None and storage.state is not State.RESIDENT:
+            if (storage := ref()) is not None and storage.state in (State.LEAVING, State.AWAY, State.ARRIVING):
                 row.last_alive = None
 
     def watch_reads(self) -> None:
