@@ -176,13 +176,6 @@ class Iteration(Quietly):
         if self.following.orders.plan.synchronous:
             self._memory.synchronise()
 
-    def is_forward_over(self) -> bool:
-        """Whether the call that has just run is the last one, or may be."""
-        graph, quiet = self.following.graph, self.quiet
-        if graph is None:
-            return quiet is None
-        return len((self._calls if quiet is None else quiet.calls).functions) == len(graph.trace.calls)
-
     def forget_call(self, function: Any, inputs: Sequence[Any]) -> None:
         """The call that has begun last has failed, and is no part of the graph; the program may go on."""
         if self.quiet is None:
@@ -310,8 +303,7 @@ class Iteration(Quietly):
         held = self._liveness.held()
         for map_id in held:
             self.recorder.maps[map_id].held = True
-        self.register.note_evicted()
-        self.register.watch_reads()
+        self.register.end_backward()
         if self.following.graph is not None:
             self.following.graph.learn(held=held)
         tally = self._memory.tally

@@ -44,6 +44,7 @@ class Quietly(abc.ABC):
         was_quiet: it began so, and went on otherwise.
         settings: in force for it.
         recorder: what is noted of it.
+        following: the graph that it seems to be of.
         counted: gives what counts it, if it may be of an unknown graph.
     """
 
@@ -51,6 +52,7 @@ class Quietly(abc.ABC):
     was_quiet = False
     settings: Settings
     recorder: Recorder
+    following: Following
     _calls: Calls
     counted: Callable[[], Counted | None]
 
@@ -72,6 +74,13 @@ class Quietly(abc.ABC):
     def calls(self) -> Calls:
         """Those that have run."""
         return self._calls if self.quiet is None else self.quiet.calls
+
+    def is_forward_over(self) -> bool:
+        """Whether the call that has just run is the last one, or may be."""
+        graph, quiet = self.following.graph, self.quiet
+        if graph is None:
+            return quiet is None
+        return len((self._calls if quiet is None else quiet.calls).functions) == len(graph.trace.calls)
 
     def is_quiet(self, function: Any, inputs: Sequence[Any] | None = None) -> bool:
         """Whether a call, or a step if there are no inputs, runs as in plain Chainer."""

@@ -63,20 +63,18 @@ class Register:
             row.foreign = storage is not None and is_foreign(storage)
             row.shown = storage is not None and storage.is_shown()
 
-    def note_evicted(self) -> None:
-        """Has maps that were evicted, and are alive when backward is over, count as if they had stayed.
+    def end_backward(self) -> None:
+        """Notes what was evicted; while recorded, has reads from the graph noticed, of what no Variable shows.
 
-        With a larger budget they do, so that a floor without them would not hold.
+        Maps that were evicted, and are alive, count as if they had stayed: with a larger budget they do, so that a
+        floor without them would not hold.
         """
         for row, ref in zip(self.recorder.maps, self.storages, strict=True):
-            if (storage := ref()) is not None and storage.state in (State.LEAVING, State.AWAY, State.ARRIVING):
+            if (storage := ref()) is None:
+                continue
+            if storage.state in (State.LEAVING, State.AWAY, State.ARRIVING):
                 row.last_alive = None
-
-    def watch_reads(self) -> None:
-        """While recorded, has reads after backward noticed: from the graph, of what no Variable shows."""
-        for ref in self.storages if self.recorder.measures else ():
-            storage = ref()
-            if storage is not None and not storage.is_shown():
+            if self.recorder.measures and not storage.is_shown():
                 storage.notice_reads()
 
     def gone(self, token: object, map_id: int) -> None:
