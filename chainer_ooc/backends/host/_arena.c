@@ -336,7 +336,7 @@ static int is_offered(Range range) {
 }
 
 /* Gives back each free range of which the system has taken pages. */
-static void drop_taken(void) {
+void arena_drop_taken(void) {
     for (size_t index = unused.count; offered.count && index--;)
         if (!is_there(unused.items[index].start, unused.items[index].nbytes))
             give_back(index, unused.items[index].nbytes);
@@ -346,7 +346,7 @@ static void drop_taken(void) {
 static void drop_taken_for(size_t nbytes) {
     for (size_t index; offered.count && (index = best(nbytes)) < unused.count;) {
         if (unused.items[index].nbytes < nbytes) {
-            drop_taken();
+            arena_drop_taken();
             return;
         }
         if (is_there(unused.items[index].start, nbytes) || !give_back(index, unused.items[index].nbytes))
@@ -837,7 +837,7 @@ void arena_watch(Handler *numpys) {
 /* Within an iteration what was taken is found as arrays are made: this is asked several times a computation. */
 size_t arena_unused_bytes(void) {
     if (offers)
-        drop_taken();
+        arena_drop_taken();
     return unused_bytes;
 }
 
@@ -856,9 +856,6 @@ void arena_ask(PyObject *function, PyObject *dict, PyObject *then) {
     makes_room = function, raised = dict, raises = then;
     Py_IncRef(function), Py_IncRef(dict), Py_IncRef(then);
 }
-
-/* Finds what was taken of what is free. */
-void arena_drop_taken(void) { drop_taken(); }
 
 /* Offers what is free now; what cannot be goes back. */
 void arena_offer(void) {

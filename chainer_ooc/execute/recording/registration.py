@@ -64,17 +64,19 @@ class Register:
             row.shown = storage is not None and storage.is_shown()
 
     def end_backward(self) -> None:
-        """Notes what was evicted; while recorded, has reads from the graph noticed, of what no Variable shows.
+        """While recorded, notes what was evicted, and has reads from the graph noticed, of what no Variable shows.
 
         Maps that were evicted, and are alive, count as if they had stayed: with a larger budget they do, so that a
         floor without them would not hold.
         """
+        if not self.recorder.measures:
+            return
         for row, ref in zip(self.recorder.maps, self.storages, strict=True):
             if (storage := ref()) is None:
                 continue
             if storage.state in (State.LEAVING, State.AWAY, State.ARRIVING):
                 row.last_alive = None
-            if self.recorder.measures and not storage.is_shown():
+            if not storage.is_shown():
                 storage.notice_reads()
 
     def gone(self, token: object, map_id: int) -> None:
