@@ -117,10 +117,10 @@ class Lessons:
     def _miss(self, iteration: Iteration) -> None:
         ran_quietly = iteration.was_quiet or iteration.quiet is not None
         self._graphs.miss('' if ran_quietly else iteration.recorder.fingerprint())
-        if iteration.following.left:
-            self._patience.missed()
-        elif iteration.following.once_only is not None:
+        if iteration.following.once_only is not None:
             self._patience.pass_over()
+        elif iteration.following.left:
+            self._patience.missed()
 
     def _is_known(self, profile_iterations: int) -> bool:
         graph = self._graphs.latest()

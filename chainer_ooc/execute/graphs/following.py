@@ -376,7 +376,7 @@ class Following:
 
     def leave(self) -> None:
         """Follows no graph any more: the program differs from it."""
-        self.graph, self.orders, self.once_only, self.left = None, NO_ORDERS, None, True
+        self.graph, self.orders, self.left = None, NO_ORDERS, True
 
 
 def _nothing_stands(models: Models) -> Standing:

@@ -216,14 +216,13 @@ class Iteration(Quietly):
         self.is_foreign = False
         if self._unmoved is not None and self._unmoved.begins_step(function):
             return []
-        memory, recorder = self._memory, self.recorder
-        if not recorder.steps and makes_graphs():
+        if not (recorder := self.recorder).steps and makes_graphs():
             self.makes_graphs = True
             note_that_it_makes_graphs(self.following.graph)
         self.writes.look_at_shown()
         self._look_around(recorder.next_position)
         needed = list(dict.fromkeys((*retained(function), *self.writes.read_by_hooks())))
-        memory.pin(needed)
+        self._memory.pin(needed)
         self.is_foreign = may_write_inputs(function)
         call = self._calls.number(function)
         known = self.following.check_step(len(recorder.steps), call, function)
@@ -238,15 +237,16 @@ class Iteration(Quietly):
                 storage.memory.fetch(storage, exposed=False, beside=needed)
             storage.use(recorder.now)
         self.writes.expect(function, self.is_foreign, needed)  # of the bytes as they are now
-        self._other_at_start_bytes = max(0, self._scratch_bytes() + earlier_bytes(others) + self.room.stood_bytes())
-        need_bytes = recorder.calls[call].peak_bytes if call >= 0 else 0
+        scratch_bytes = self._scratch_bytes()
+        self._other_at_start_bytes = max(0, scratch_bytes + earlier_bytes(others) + self.room.stood_bytes())
         if known is not None:
             need_bytes = known.peak_bytes + self.room.sum_bytes(function)
             if others:  # what is mapped by now counts no more
                 self.room.stand(self.room.scratch_of(known, earlier_bytes(others)))
             self._start_swap_ins()  # not after the step before, while Chainer still has the gradient that it read
         else:
-            self.room.stand(self._scratch_bytes())
+            need_bytes = recorder.calls[call].peak_bytes if call >= 0 else 0
+            self.room.stand(scratch_bytes)
         self.recorder.near_bytes.append(self.room.make(need_bytes, -1 if known is None else known.position))
         if self.recorder.measures:
             self._meter.mark()
@@ -272,8 +272,8 @@ class Iteration(Quietly):
                 elif self.following.graph is None:
                     self._liveness.drop(storage, may_lose=False)
             storage.memory.touch(storage)
-        inputs = self.recorder.calls[call].inputs if call >= 0 else ()
-        self._liveness.step_over(inputs, self.following.freed_after(position))
+        self._liveness.step_over(self.recorder.calls[call].inputs if call >= 0 else (),
+                                 self.following.freed_after(position))
         self._departures.after_step(position)
         self._memory.pin()
         if self.following.orders.plan.synchronous:

@@ -264,7 +264,7 @@ class Room:
         """
         self.look_at_left()
         standing = self._parameters.standing(models.of(model), self.left_bytes, models.adds_up)
-        cleared_bytes = max(0, gradient_bytes - self._parameters.beside().gradient_bytes)
+        cleared_bytes = max(0, gradient_bytes - self._parameters.gradient_bytes())
         return replace(standing, forward_bytes=standing.forward_bytes + cleared_bytes).beside(unaccounted_bytes)
 
     def _unaccounted_bytes(self, budget_bytes: int, label: str, arguments: Forms, first_bytes: int) -> int:
@@ -295,7 +295,7 @@ class Room:
         """What was allocated since recording began and is no map; without recording new gradients of parameters."""
         if self._recorder.measures:
             return max(0, self._meter.current_bytes() - self._memory.bytes_of('metered') - self.beside.counted_bytes)
-        return max(0, self._parameters.beside().gradient_bytes - self.beside.gradient_bytes - self.beside.others_bytes)
+        return max(0, self._parameters.gradient_bytes() - self.beside.gradient_bytes - self.beside.others_bytes)
 
     def stand(self, scratch_bytes: int) -> None:
         """Counts what lives when a computation begins, beside maps and what was there before the iteration."""

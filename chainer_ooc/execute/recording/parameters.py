@@ -101,6 +101,10 @@ class Parameters:
                 counted_bytes += nbytes - self._nbytes(gradient, is_counted)
         return Beside(steady_bytes, own_bytes, others_bytes, counted_bytes, frozenset(with_gradients))
 
+    def gradient_bytes(self) -> int:
+        """Bytes of all gradients; alone, as each step of an unknown graph asks."""
+        return sum(self._nbytes(gradient_of(each), None) for _, each in self._alive())
+
     def new_bytes(self, is_counted: Callable[[Any], bool]) -> tuple[int, int]:
         """Bytes of the arrays that are counted elsewhere, since they were made meanwhile; of what optimizers keep."""
         def counted(found: Iterable[Any]) -> int:
