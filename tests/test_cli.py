@@ -316,6 +316,9 @@ def test_without_a_command_the_help_is_printed(capsys):
     assert all(f'    {name} ' in out for name in ('doctor', 'profile', 'simulate'))
 
 
+UNWRITABLE = 'error: cannot write to standard output: {}; send it somewhere else\n'
+
+
 def shell(command):
     """Runs a line of sh, in which {0} is the command line."""
     return subprocess.run(['sh', '-c', command.format(f'{sys.executable} -m chainer_ooc')], cwd=ROOT, text=True,
@@ -325,12 +328,12 @@ def shell(command):
 @pytest.mark.parametrize('arguments', ['', '--help', 'policies --help', '--version', 'policies --json'])
 def test_output_that_cannot_be_written_is_said_in_one_line(arguments):
     done = shell(f'{{0}} {arguments} >/dev/full')
-    assert (done.returncode, done.stderr) == (1, 'error: cannot write to standard output: No space left on device\n')
+    assert (done.returncode, done.stderr) == (1, UNWRITABLE.format('No space left on device'))
 
 
 def test_a_closed_output_is_said_in_one_line():
     done = shell('{0} policies >&-')
-    assert (done.returncode, done.stderr) == (1, 'error: cannot write to standard output: it is closed\n')
+    assert (done.returncode, done.stderr) == (1, UNWRITABLE.format('it is closed'))
 
 
 @pytest.mark.parametrize('sink', ['2>/dev/full', '2>&-'])
@@ -378,4 +381,4 @@ def test_a_full_standard_output_is_said_in_one_line():
         ended = subprocess.run([sys.executable, '-m', 'chainer_ooc', 'policies'], stdout=full, stderr=subprocess.PIPE,
                                text=True, cwd=ROOT, timeout=60)
     assert ended.returncode == 1
-    assert ended.stderr == 'error: cannot write to standard output: No space left on device\n'
+    assert ended.stderr == UNWRITABLE.format('No space left on device')

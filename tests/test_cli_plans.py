@@ -409,6 +409,7 @@ def test_a_layer_of_too_few_shapes_says_nothing_of_another_machine(capsys, file)
     (['compare', 'x', '--budgts', '1GB'],
      "no option '--budgts'; did you mean '--budgets'? there are: --batch, --batchsize, --budgets, "),
     (['compare', 'x', 'y'], "there is no place for 'y'; \"chainer-ooc compare --help\" shows what can be written"),
+    (['simulate', 'x', '--polciy', 'keep', '--budget', '1GB'], "no option '--polciy'; did you mean '--policy'? there"),
     (['--verbos'], "there is no option '--verbos'; did you mean '--version'?"),
 ])
 def test_arguments_that_cannot_be_used_are_said_in_one_line(capsys, given, message):

@@ -13,7 +13,7 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, TextIO
 
 from chainer_ooc import __version__
@@ -58,10 +58,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         when an argument cannot be used, 130 when it was interrupted. Arguments that argparse refuses leave with
         SystemExit(2), ``--help`` and ``--version`` with SystemExit(0), or 1 where they cannot be written.
     """
-    parser = _parser()
+    parser, commands = _parser()
     given = _bound(sys.argv[1:] if argv is None else argv)
     if given and not given[0].startswith('-') and given[0] not in COMMANDS:
         parser.error(unknown('command', given[0], COMMANDS))
+    if given and given[0] in COMMANDS:  # first: argparse would name a required option and not what was written for it
+        _check_options(given[1:], commands[given[0]])
     arguments, unread = parser.parse_known_args(given)
     if unread:
         _refuse(unread[0], parser if arguments.command is None else arguments.parser)
@@ -84,6 +86,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     return answer.status if answer.is_silent or _print(text) else 1
+
+
+def _check_options(given: Sequence[str], parser: argparse.ArgumentParser) -> None:
+    """Ends the process if an option is none of a command's, nor the beginning of one."""
+    for each in given:
+        name = each.partition('=')[0]
+        if name.startswith('--') and not any(known.startswith(name) for known in parser._option_string_actions):
+            _refuse(each, parser)
 
 
 def _refuse(text: str, parser: argparse.ArgumentParser) -> NoReturn:
@@ -110,7 +120,7 @@ def _print(text: str, end: str = '\n') -> bool:
         _write(sys.stdout, text + end)
     except OSError as error:
         if not isinstance(error, BrokenPipeError):  # else the reader, such as `head`, has seen enough
-            _complain(f'error: cannot write to standard output: {error.strerror}')
+            _complain(f'error: cannot write to standard output: {error.strerror}; send it somewhere else')
         return False
     return True
 
@@ -141,7 +151,8 @@ def _write(stream: TextIO | None, text: str) -> None:
         raise
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:
+    """The parser, and those of its commands."""
     parser = _Parser(prog='chainer-ooc', description='Trains Chainer models that exceed the memory of the device.')
     parser.add_argument('--version', action='version', version=f'chainer-ooc {__version__}')
     commands = parser.add_subparsers(dest='command', metavar='COMMAND')
@@ -150,4 +161,4 @@ def _parser() -> argparse.ArgumentParser:
         command.set_defaults(parser=command)
         command.add_argument('--json', action='store_true', help='print one JSON object instead of tables')
         module.add_arguments(command)
-    return parser
+    return parser, commands.choices

@@ -28,6 +28,7 @@ from chainer_ooc.trace.tables import Damage, Form, make
 
 VERSION = 2
 _AGAIN = 'delete it to have it written anew, or name another'
+_OR_ANEW = 'or delete the file to have it written anew'
 _ANOTHER = 'name a file of plans, or one that is not there yet'  # what never was one is not to be deleted
 FORM = Form('file of plans', VERSION, PlanFormatError, _ANOTHER, _AGAIN)
 _writing = make_lock()
@@ -156,14 +157,10 @@ def load_plans(text: str) -> list[SavedPlan]:
         PlanFormatError: it is no file of plans, or has something of another version in it.
     """
     values = FORM.parse(text)
-    try:
-        with FORM.reading():
-            if not isinstance(values.get('plans'), list):
-                raise Damage('plans', 'no list')
-            return [_saved(number, entry) for number, entry in enumerate(values['plans'])]
-    except TraceFormatError as error:
-        raise PlanFormatError(f'{error}, and plan again with "chainer-ooc plan TRACE --save FILE"; or delete the file '
-                              'to have it written anew') from None
+    with FORM.reading():
+        if not isinstance(values.get('plans'), list):
+            raise Damage('plans', 'no list')
+        return [_saved(number, entry) for number, entry in enumerate(values['plans'])]
 
 
 def read_plans(path: str) -> list[SavedPlan]:
@@ -221,10 +218,14 @@ def _saved(number: int, entry: object) -> SavedPlan:
     where = f'plans, entry {number}'
     if not isinstance(entry, dict) or not isinstance(entry.get('terms'), dict):
         raise Damage(where, 'no object with "terms", "metered", "plan" and "trace"')
-    saved = make(where, SavedPlan, {
-        **entry, 'terms': make(f'{where}, terms', Terms, entry['terms']), 'plan': Plan.from_object(entry.get('plan')),
-        'trace': Trace.from_object(entry.get('trace'))})
-    terms, plan, trace = saved.terms, saved.plan, saved.trace
+    try:
+        plan, trace = Plan.from_object(entry.get('plan')), Trace.from_object(entry.get('trace'))
+    except TraceFormatError as error:
+        raise PlanFormatError(f'{error}, and plan again with "chainer-ooc plan TRACE --save FILE"; {_OR_ANEW}') from None
+    except PlanFormatError as error:
+        raise PlanFormatError(f'{error}; {_OR_ANEW}') from None
+    terms = make(f'{where}, terms', Terms, entry['terms'])
+    saved = make(where, SavedPlan, {**entry, 'terms': terms, 'plan': plan, 'trace': trace})
     if terms.graph != trace.fingerprint:
         raise Damage(where, 'its terms and its trace are of two graphs')
     if (terms.policy, terms.budget_bytes) != (plan.policy, plan.budget_bytes):

@@ -138,6 +138,8 @@ def damaged(saved, change):
     (lambda read: read.update(version=9), 'file of plans of version 9, this release reads 2; delete it'),
     (lambda read: read['plans'][0]['plan'].update(version=9), 'plan of version 9, this release reads 2'),
     (lambda read: read['plans'][0]['trace'].update(version=2), f'trace of version 2, this release reads {VERSION}'),
+    (lambda read: read['plans'][0]['plan']['maps'][1].__setitem__(1, None),
+     'maps, row 0: leave is None, not int; plan again; or delete the file to have it written anew'),
     (lambda read: read['plans'][0]['trace'].update(version=7),
      'and plan again with "chainer-ooc plan TRACE --save FILE"; or delete the file to have it written anew'),
     (lambda read: read.pop('plans'), 'damaged file of plans: plans: no list'),

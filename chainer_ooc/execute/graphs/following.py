@@ -25,7 +25,7 @@ from chainer_ooc.execute.graphs.likeness import Forms
 from chainer_ooc.execute.graphs.orders import NO_ORDERS, Conditions
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.recording.expected import Models
-from chainer_ooc.execute.recording.recorder import Recorder, forms
+from chainer_ooc.execute.recording.recorder import GRADIENTS_AND_SCRATCH, Recorder, forms
 from chainer_ooc.execute.recording.registration import name_of
 from chainer_ooc.execute.storage.slots import array_of
 from chainer_ooc.execute.storage.storage import Storage, Token
@@ -33,9 +33,6 @@ from chainer_ooc.problem import Standing
 from chainer_ooc.schedule.schedule import SwapIn
 from chainer_ooc.trace import Call, Step
 from chainer_ooc.trace.scaling import grown
-
-#: A step of an estimate's call may allocate so many times what its arrays are larger than was known.
-GRADIENTS_AND_SCRATCH = 2
 
 
 class Following:

@@ -79,11 +79,13 @@ class Graphs:
     Attributes:
         saved: the file of plans in use, or None.
         planner: makes their plans.
+        estimates_lose: plans of estimates may, until a late backward pass has met what one has lost.
     """
 
     def __init__(self) -> None:
         self.planner = Planner()
         self.saved: SavedPlans | None = None
+        self.estimates_lose = True
         self._graphs: OrderedDict[str, Graph] = OrderedDict()
         self._may_lie_on_file = False
         self._lost_bytes: Callable[[int], int] = lambda budget_bytes: 0
@@ -146,7 +148,10 @@ class Graphs:
             return None
         larger = [each for each in alike if each.first_bytes() >= first_bytes]
         nearest = (min if larger else max)(larger or alike, key=Graph.first_bytes)
-        return nearest.estimate(first_bytes)
+        estimate = nearest.estimate(first_bytes)
+        if not self.estimates_lose:
+            estimate.learn(reused=range(len(estimate.trace.maps)))
+        return estimate
 
     def smaller_measured(self, graph: Graph, first_bytes: int) -> Graph | None:
         """The largest size of a graph that was measured, up to this size of its first input; None if there is none."""
@@ -289,20 +294,28 @@ def _extents_aside(arguments: Forms) -> tuple[object, ...]:
 class ReadAgain:
     """Maps of earlier iterations' graphs that a backward pass has read, of which plans lose none any more."""
 
-    def __init__(self) -> None:
+    def __init__(self, graphs: Graphs) -> None:
+        self._graphs = graphs
+        self._is_unknown = False  # the graph of some
         self._found: dict[int, tuple[Graph, list[int]]] = {}
 
     def note(self, storages: Iterable[Storage]) -> None:
-        """Notes what a step has read."""
+        """Notes what a step reads."""
         for each in storages:
             graph = None if each.token is None else each.token.graph
+            self._is_unknown |= graph is None
             if graph is not None:
                 self._found.setdefault(id(graph), (graph, []))[1].append(each.map)
 
-    def learn(self) -> None:
-        """Has the graphs know; once for all steps, as each has its rows made anew."""
+    def learn(self, has_ended: bool) -> None:
+        """Has the graphs know; once for all steps, as each has its rows made anew.
+
+        A pass that has not ended would have read on, as does one whose error is that something was lost.
+        """
+        if self._is_unknown and not has_ended:
+            self._graphs.estimates_lose = False
         for graph, maps in self._found.values():
-            graph.learn(reused=maps)
+            graph.learn(reused=maps if has_ended else [each.id for each in graph.trace.maps if each.retained])
         self._found.clear()
 
 

@@ -68,7 +68,7 @@ class Iteration(Quietly):
         self._memory, self._parameters, self._meter = memory, parameters, meter
         self._unmoved: Unmoved | None = None
         self._coming_bytes = self._other_at_start_bytes = 0
-        self.writes, self._calls, self._read_again = Writes(), Calls(), ReadAgain()
+        self.writes, self._calls, self._read_again = Writes(), Calls(), ReadAgain(graphs)
         self.following = Following(graphs, settings, self.recorder, memory, meter.leaves_out)
         self.token = self.following.token
         self.register = Register(memory, self.recorder, parameters, self.token, settings.min_bytes)
@@ -228,6 +228,7 @@ class Iteration(Quietly):
         known = self.following.check_step(len(recorder.steps), call, function)
         self._take_orders(recorder.next_position)
         others = [each for each in needed if each.token is not self.token]
+        self._read_again.note(others)
         if known is not None:  # what the steps before have left is there already, beside what comes now
             self.room.stand(self.room.scratch_of(known, earlier_bytes(others)))
         for storage in needed:
@@ -239,15 +240,15 @@ class Iteration(Quietly):
         self.writes.expect(function, self.is_foreign, needed)  # of the bytes as they are now
         scratch_bytes = self._scratch_bytes()
         self._other_at_start_bytes = max(0, scratch_bytes + earlier_bytes(others) + self.room.stood_bytes())
+        need_bytes = most_bytes = 0 if known is not None and call >= 0 else recorder.likely_bytes(call, function)
         if known is not None:
             need_bytes = known.peak_bytes + self.room.sum_bytes(function)
             if others:  # what is mapped by now counts no more
                 self.room.stand(self.room.scratch_of(known, earlier_bytes(others)))
             self._start_swap_ins()  # not after the step before, while Chainer still has the gradient that it read
         else:
-            need_bytes = recorder.calls[call].peak_bytes if call >= 0 else 0
             self.room.stand(scratch_bytes)
-        self.recorder.near_bytes.append(self.room.make(need_bytes, -1 if known is None else known.position))
+        recorder.near_bytes.append(self.room.make(need_bytes, -1 if known is None else known.position, most_bytes))
         if self.recorder.measures:
             self._meter.mark()
         return needed
@@ -260,7 +261,6 @@ class Iteration(Quietly):
         self.writes.look_at_given()
         own = [each.map for each in needed if each.token is self.token]
         if len(own) < len(needed):
-            self._read_again.note(each for each in needed if each.token is not self.token)
             self.spans_threads |= any(each.memory is not self._memory for each in needed)
         call = self._calls.number(function)
         label = '' if call >= 0 else name_of(function)
@@ -331,7 +331,7 @@ class Iteration(Quietly):
         if self.quiet is not None:
             self.quiet.end_backward()
         self.writes.end_backward()
-        self._read_again.learn()
+        self._read_again.learn(self.finished)
         self._departures.end()
         self._meter.stop()
         self._memory.meter(None)

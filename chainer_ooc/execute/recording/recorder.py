@@ -26,6 +26,9 @@ from chainer_ooc.execute.recording.places import Places
 from chainer_ooc.trace import ArrayForm, Call, FeatureMap, Step, Trace, fingerprint_of
 from chainer_ooc.version import __version__
 
+#: A step whose buffers are not known may allocate so many times what its gradients take.
+GRADIENTS_AND_SCRATCH = 2
+
 #: Two moments of a device, see `Backend.timestamp`.
 Span = tuple[Any, Any]
 
@@ -169,6 +172,11 @@ class Recorder:
             self.maps[map_id].backward_uses.append(row.position)
         self.known_step(row, span)
         return row
+
+    def likely_bytes(self, call: int, function: Any) -> int:
+        """What an unknown step of a function may allocate; `call` is -1 for one of an earlier iteration's."""
+        gradients_bytes = sum([each.nbytes for each in forms(function.inputs)])
+        return max(GRADIENTS_AND_SCRATCH * gradients_bytes, self.calls[call].peak_bytes if call >= 0 else 0)
 
     def fingerprint(self) -> str:
         """As the trace would have it."""
