@@ -221,7 +221,8 @@ def _saved(number: int, entry: object) -> SavedPlan:
     try:
         plan, trace = Plan.from_object(entry.get('plan')), Trace.from_object(entry.get('trace'))
     except TraceFormatError as error:
-        raise PlanFormatError(f'{error}, and plan again with "chainer-ooc plan TRACE --save FILE"; {_OR_ANEW}') from None
+        raise PlanFormatError(
+            f'{error}, and plan again with "chainer-ooc plan TRACE --save FILE"; {_OR_ANEW}') from None
     except PlanFormatError as error:
         raise PlanFormatError(f'{error}; {_OR_ANEW}') from None
     terms = make(f'{where}, terms', Terms, entry['terms'])
