@@ -33,7 +33,7 @@ SLOW = (
     'cuda/test_trainings_on_fake.py', 'examples/', 'execute/test_container.py', 'execute/test_floors.py',
     'execute/test_garbage.py', 'execute/test_handlers.py', 'execute/test_held_views.py',
     'execute/test_kept_pages.py', 'execute/test_later_backward.py', 'execute/test_lengths.py',
-    'execute/test_models_in_turn.py', 'execute/test_once_only.py', 'execute/test_other_graphs.py',
+    'execute/test_models_in_turn.py', 'execute/test_counted.py', 'execute/test_other_graphs.py',
     'execute/test_random_graphs.py', 'execute/test_shortage.py', 'execute/test_sizes.py', 'execute/test_states.py',
     'execute/test_trainings.py', 'execute/test_true_peak.py', 'execute/test_unmoved.py', 'execute/test_walls.py',
     'fork/test_compat.py', 'fork/test_hook.py', 'kernels/test_cudnn_engines.py', 'plans/test_making_properties.py',

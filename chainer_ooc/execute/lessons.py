@@ -32,7 +32,7 @@ FIRST_PATIENCE = 8
 SHARE_IN_VAIN = 1 / 8
 FIRST_IN_VAIN = 64
 
-#: Of graphs that come once only and need no plan, one of so many is recorded: some may come again after all.
+#: Of unknown graphs that need no plan, one of so many is recorded: where memory is short some day, a few are known.
 RECORDED_OF = 32
 
 #: So many iterations in a row are no accident.
@@ -117,7 +117,7 @@ class Lessons:
     def _miss(self, iteration: Iteration) -> None:
         ran_quietly = iteration.was_quiet or iteration.quiet is not None
         self._graphs.miss('' if ran_quietly else iteration.recorder.fingerprint())
-        if iteration.following.once_only is not None:
+        if iteration.following.ample is not None:
             self._patience.pass_over()
         elif iteration.following.left:
             self._patience.missed()
@@ -165,7 +165,7 @@ class Patience:
         self.records = self.records and not self._ran_out and self._may_wait()
 
     def pass_over(self) -> None:
-        """An iteration had an unknown graph, and was not recorded, as such graphs come once only."""
+        """An iteration had an unknown graph, and was not recorded, as memory is ample."""
         self._passed_over += 1
         self.records = self._passed_over % RECORDED_OF == 0
 

@@ -20,7 +20,7 @@ from typing import Any
 from chainer_ooc.config import Settings
 from chainer_ooc.errors import InfeasibleBudgetError, SpillError
 from chainer_ooc.execute.graphs.graph import Graph
-from chainer_ooc.execute.graphs.graphs import ASKED_GRAPHS, Graphs, OnceOnly, share_reuse
+from chainer_ooc.execute.graphs.graphs import ASKED_GRAPHS, Graphs, Needs, share_reuse
 from chainer_ooc.execute.graphs.likeness import Forms
 from chainer_ooc.execute.graphs.orders import NO_ORDERS, Conditions
 from chainer_ooc.execute.memory.residency import Residency
@@ -45,7 +45,7 @@ class Following:
         orders: of its plan; none without a graph.
         token: the iteration's; it has the graph that was followed last.
         left: one was followed, and then the program differed.
-        once_only: what recorded graphs need, if they come once only, and an unknown one surely has room; else None.
+        ample: what recorded graphs need, if there are many, and an unknown one surely has room; else None.
         has_failed: a call has failed, and was none.
         same_calls: the other known graphs that have all calls of the one that is followed, and other steps.
     """
@@ -56,7 +56,7 @@ class Following:
         self.orders = NO_ORDERS
         self.token = Token()
         self.left = False
-        self.once_only: OnceOnly | None = None
+        self.ample: Needs | None = None
         self._graphs, self._recorder = graphs, recorder
         self._conditions = Conditions(settings, 0, 0, _nothing_stands)
         self._first_bytes = 0
@@ -93,8 +93,7 @@ class Following:
         alike = self._graphs.beginning_with(label, arguments)
         self._alike = alike[1:]
         self._follow(alike[0] if alike else self._graphs.resembling(label, arguments, first_bytes))
-        self.once_only = None if self.graph is not None and self.graph.has_returned else self._graphs.once_only(
-            self._conditions, self._sources)
+        self.ample = self._graphs.ample(self._conditions, self._sources)
 
     def refusal(self, error: InfeasibleBudgetError) -> InfeasibleBudgetError:
         """The error where a computation does not fit: its floor has all that is known to come beside what stands."""

@@ -1,9 +1,10 @@
 """The graphs that were recorded (P8).
 
 A graph is known by the fingerprint of its recording. Which one an iteration follows is decided in `following`. A graph
-of a size that was never recorded is estimated from another size of it. Where graphs come once only, as those of
-sentences whose lengths never come together again, recording them is in vain, and where memory is ample they need no
-plan: what one of them takes is estimated from the bytes that its calls give, by those that were recorded (`OnceOnly`).
+of a size that was never recorded is estimated from another size of it. Where many are known, others are likely to come,
+as those of sentences whose lengths hardly ever come together again. Recording each takes time, and where memory is
+ample they need no plan: what one of them takes is estimated from the bytes that its calls give, by those that were
+recorded (`Needs`).
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ GRAPHS = 64
 #: A graph of which so many sizes are known that differ behind the beginning may come in any size.
 SIZES = 8
 
-#: Graphs are said to come once only when so many of the latest have not come again.
-ONCE_ONLY = 8
+#: Where so many graphs are known, unknown ones are likely to come, and need not be recorded where memory is ample.
+MANY_GRAPHS = 8
 
 #: An unknown graph may need so many times what the largest recorded one does. Asked for at first, and as it grows.
 ROOM_FOR_UNKNOWN = 2
@@ -55,7 +56,7 @@ FROM_FILE = 'its recording is read from the file {} (chainer.config.ooc_plan): d
 
 
 @dataclass(frozen=True)
-class OnceOnly:
+class Needs:
     """What recorded graphs need.
 
     Attributes:
@@ -110,10 +111,9 @@ class Graphs:
         """The graph that ran last."""
         return next(reversed(self._graphs.values()), None)
 
-    def once_only(self, conditions: Conditions, sources: Sources) -> OnceOnly | None:
-        """What those that were measured need; None if one of the latest has come again, or an unknown may lack room."""
-        latest = list(itertools.islice(reversed(self._graphs.values()), ONCE_ONLY))
-        if len(latest) < ONCE_ONLY or any(each.has_returned or each.makes_graphs for each in latest):
+    def ample(self, conditions: Conditions, sources: Sources) -> Needs | None:
+        """What those that were measured need, if many are known and an unknown one surely has room; else None."""
+        if len(self._graphs) < MANY_GRAPHS or any(each.makes_graphs for each in self._graphs.values()):
             return None
         known = [each for each in self._graphs.values() if each.may_be_quiet()]
         largest = max(known, key=lambda each: each.trace.maps_bytes, default=None)
@@ -124,7 +124,7 @@ class Graphs:
         if plan is None or not plan.moves_nothing:
             return None
         traces = [each.trace for each in known]
-        needs = OnceOnly(max(each.most_bytes for each in traces), max(each.most_computing_bytes for each in traces),
+        needs = Needs(max(each.most_bytes for each in traces), max(each.most_computing_bytes for each in traces),
                          max(each.most_bytes / max(1, each.given_bytes) for each in traces))
         has_room = plan.peak_bytes + (ROOM_FOR_UNKNOWN - 1) * needs.most_bytes <= conditions.budget_bytes
         return needs if has_room else None

@@ -87,7 +87,7 @@ class Departures:
     def after_call(self, call: Call) -> None:
         """Has the maps of the plan leave; without one, what was retained and is not needed by the next call."""
         self._leave_after(call.index)
-        if self._following.graph is None and self._following.once_only is None and self._is_eager:
+        if self._following.graph is None and self._following.ample is None and self._is_eager:
             try:
                 self._leave_eagerly(call)
             except SpillError as error:

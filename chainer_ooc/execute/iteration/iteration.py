@@ -92,8 +92,8 @@ class Iteration(Quietly):
         if graph is not None:  # a loaded plan runs before any parameter was seen
             self.room.assume(graph.trace.standing_backward_bytes)
         if records:
-            self.following.once_only = None
-        records = records or (graph is None and self.following.once_only is None)
+            self.following.ample = None
+        records = records or (graph is None and self.following.ample is None)
         self.recorder.measures = records and self._meter.start()
         if records and not self.recorder.measures:
             log.logger.info('no plans for new graphs any more: up to Python 3.12 each recording loses memory')

@@ -3,9 +3,9 @@
 It needs no storages, accounts or slots, and keeps a weak reference to each function. Of a known graph, whose plan moves
 nothing and all of whose maps together fit, what the next call is given and gives is compared with the recording
 (`Compared`). At the first difference it may be another known graph that begins like that and moves nothing either.
-Where graphs come once only, such as batches of sentences, and all that were recorded would fit several times over, the
-bytes that calls give are counted (`Counted`). At another difference, or when the device has no room after all, all
-calls and steps that are still alive are registered in order, and the iteration goes on like one of an unknown graph.
+Where many graphs are known, as of batches of sentences, and an unknown one surely has room, the bytes that calls give
+are counted (`Counted`). At another difference, or when the device has no room after all, all calls and steps that are
+still alive are registered in order, and the iteration goes on like one of an unknown graph.
 
     call  -> expects_call  -> run -> note_call
     step  -> expects_step  -> run -> note_step
@@ -164,7 +164,7 @@ class QuietIterations:
                 iteration.compare_unmoved()
 
     def _counted(self, following: Following, unaccounted_bytes: int) -> Counted | None:
-        like = following.once_only
+        like = following.ample
         if (like is None or self._other_threads.has_sessions() or self._memory.is_relied_on()
                 or not self._fits(ROOM_FOR_UNKNOWN * like.most_bytes + unaccounted_bytes)):
             return None

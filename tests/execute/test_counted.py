@@ -1,4 +1,4 @@
-"""Graphs that come once only: where all has room they run as in plain Chainer, and are counted."""
+"""Unknown graphs where many are known: where all has room they run as in plain Chainer, and are counted."""
 import functools
 import threading
 
@@ -10,7 +10,7 @@ import pytest
 
 import chainer_ooc
 from chainer_ooc.execute import manager
-from chainer_ooc.execute.graphs.graphs import ONCE_ONLY, ROOM_FOR_UNKNOWN
+from chainer_ooc.execute.graphs.graphs import MANY_GRAPHS, ROOM_FOR_UNKNOWN
 from chainer_ooc.execute.iteration.compared import Compared, Counted
 from chainer_ooc.execute.lessons import RECORDED_OF
 from chainer_ooc.execute.storage.account import find
@@ -19,7 +19,7 @@ from support.interrupting import interrupted_at
 from support.trainings.ooc_training import ooc
 
 UNITS = 32
-WARM_UP = 3 * ONCE_ONLY  # what begins like a known graph is not recorded at once
+WARM_UP = 3 * MANY_GRAPHS  # what begins like a known graph is not recorded at once
 
 
 class Reader(chainer.Chain):
@@ -71,12 +71,12 @@ def is_counted():
 
 
 def next_is_recorded():
-    """As one of so many graphs that come once only is."""
+    """As one of so many unknown graphs is."""
     manager.current()._patience._passed_over = RECORDED_OF - 1
 
 
 def warm(model, first=0):
-    """Runs graphs that come once only until they are counted."""
+    """Runs graphs of which each is another until they are counted."""
     for number in range(first, first + WARM_UP):
         iterate(model, sentence(number))
     assert is_counted()
@@ -115,7 +115,7 @@ def test_bits_are_those_of_plain_chainer(policy):
 def test_those_that_begin_like_known_ones_are_counted_though_small_maps_may_move():
     model = Reader()
     with ooc('pooch', min_bytes=0):
-        for number in range(3 * ONCE_ONLY):
+        for number in range(3 * MANY_GRAPHS):
             words = sentence(number, batchsize=3 + number % 2, words=3 + number)
             loss = model(words)  # the graph before lives until the program has this one
             model.cleargrads()
@@ -193,7 +193,7 @@ def test_without_room_for_twice_the_largest_each_is_recorded():
     chainer_ooc.reset()
     model = Reader()
     seen = []
-    model.change = lambda h: seen.append(manager.current()._iteration.following.once_only) or h
+    model.change = lambda h: seen.append(manager.current()._iteration.following.ample) or h
     with ooc('pooch', budget=steady_bytes + round(1.2 * ROOM_FOR_UNKNOWN / 2 * most_bytes)):
         for number in range(WARM_UP):
             assert iterate(model, sentence(number)) == expected(sentence(number))
@@ -303,13 +303,15 @@ def test_nothing_is_counted_while_a_graph_has_copies_that_a_write_would_make_sta
         warm(model, first=2 * WARM_UP)
 
 
-def test_where_one_has_come_again_others_are_recorded(model):
+def test_where_some_come_again_others_are_counted_all_the_same(model):
+    """Each that did not was recorded, for ever: four times the time of plain Chainer where a third come again."""
     next_is_recorded()
     for words in 2 * [sentence(1000)]:
         iterate(model, words)
     for number in range(1001, 1004):
-        iterate(model, sentence(number))
-        assert not is_counted()
+        words = sentence(1000 if number % 2 else number)
+        assert iterate(model, words) == expected(words)
+        assert isinstance(manager.current()._iteration.quiet, Compared if number % 2 else Counted)
 
 
 @pytest.mark.parametrize('line', range(1, 12_000, 1_100))
