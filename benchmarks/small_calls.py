@@ -267,14 +267,24 @@ class Lengths(Work):
 
     def go_on(self) -> bool:
         self._number += 1
-        random = numpy.random.RandomState(self._number)
+        random = numpy.random.RandomState(self._seed())
         lengths = sorted(random.randint(self._longest // 4, self._longest + 1, self.batchsize), reverse=True)
         self._sentences = [random.randint(0, Reader.vocabulary, words).astype(numpy.int32) for words in lengths]
         self._classes = random.randint(0, Reader.classes, self.batchsize).astype(numpy.int32)
         return True
 
+    def _seed(self) -> int:
+        return self._number
+
     def run(self) -> Sequence[numpy.ndarray]:
         return _trained(self._model, self._model(self._sentences, self._classes))
+
+
+class Returning(Lengths):
+    """As lengths, but every third batch is one of two that came before."""
+
+    def _seed(self) -> int:
+        return self._number % 6 if self._number % 3 == 0 else self._number
 
 
 def _trained(model: chainer.Link, loss: chainer.Variable) -> list[numpy.ndarray]:
@@ -423,4 +433,5 @@ class ThinStack(Work):
 
 WORKS: Mapping[str, Callable[[Size], Work]] = {
     'chain': Chain, 'perceptron': Perceptron, 'beside': Beside, 'residual': Residual, 'sentences': Sentences,
-    'lengths': Lengths, 'variables': VariablesHeld, 'arrays': ArraysHeld, 'thin-stack': ThinStack}
+    'lengths': Lengths, 'returning': Returning, 'variables': VariablesHeld, 'arrays': ArraysHeld,
+    'thin-stack': ThinStack}
