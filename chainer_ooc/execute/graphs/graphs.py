@@ -125,7 +125,7 @@ class Graphs:
             return None
         traces = [each.trace for each in known]
         needs = Needs(max(each.most_bytes for each in traces), max(each.most_computing_bytes for each in traces),
-                         max(each.most_bytes / max(1, each.given_bytes) for each in traces))
+                      max(each.most_bytes / max(1, each.given_bytes) for each in traces))
         has_room = plan.peak_bytes + (ROOM_FOR_UNKNOWN - 1) * needs.most_bytes <= conditions.budget_bytes
         return needs if has_room else None
 
