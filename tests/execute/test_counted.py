@@ -183,6 +183,27 @@ def test_one_that_is_too_large_goes_on_with_an_account():
         assert stats.peak_bytes <= stats.budget_bytes
 
 
+def test_one_that_grows_leaves_room_for_earlier_ones_that_the_program_holds(model):
+    """It asked for room beside the account alone, in which the maps of quiet iterations are not."""
+    iterate(model, sentence(1000))
+    needs = manager.current()._iteration.following.ample
+    with chainer.using_config('ooc_budget', 12 * needs.most_bytes), chainer.using_config('ooc_min_bytes', 0):
+        held = []
+        while sum(each.maps_bytes for _, each in manager.current()._quiet_iterations._before) < 5 * needs.most_bytes:
+            held.append(model(sentence(1001 + len(held), batchsize=24, words=2)))
+            held[-1].backward()
+            assert is_counted()
+        large = sentence(2000, batchsize=24, words=11)  # needs some seven times as much as the largest
+        loss = model(large)
+        assert manager.current()._iteration.was_quiet
+        assert not is_counted()
+        model.cleargrads()
+        loss.backward()
+        stats = chainer_ooc.stats()
+        assert stats.peak_bytes <= stats.budget_bytes
+    assert loss.array.tobytes() == expected(large)[0]
+
+
 def test_without_room_for_twice_the_largest_each_is_recorded():
     with ooc('pooch'):
         model = Reader()

@@ -507,14 +507,16 @@ class World:
         """Lets pass what may go wrong: a copy that was made to fail, a map that could be lost or was written to."""
         try:
             yield
-        except OSError:
+        except OSError as error:
             if not self.armed:
                 raise
-        except LostMapError:
+            error.__traceback__ = None  # Python 3.13 keeps it, with the frames and what they have, until a collection
+        except LostMapError as error:
             for storage in self.watch.yielded:
                 self._may_lose(storage)
             if not any(self._may_be_lost(self._block(each)) for each in read):
                 raise
+            error.__traceback__ = None
 
     def _may_be_lost(self, block):
         seen, waiting = set(), [block]
