@@ -168,17 +168,13 @@ class QuietIterations:
         if (like is None or self._other_threads.has_sessions() or self._memory.is_relied_on()
                 or not self._fits(ROOM_FOR_UNKNOWN * like.most_bytes + unaccounted_bytes)):
             return None
-        beside_bytes = self._memory.beside_bytes + self._before_bytes()
-        return Counted(like, beside_bytes, self._parameters, following, self._fits)
+        return Counted(like, self._memory.beside_bytes, self._parameters, following, self._fits)
 
     def _fits(self, nbytes: int) -> bool:
         """Whether so much fits, beside what the program may hold of iterations before."""
-        return self._memory.has_room(nbytes + self._before_bytes() + self._memory.bytes_of('spare'))
-
-    def _before_bytes(self) -> int:
-        """The maps of earlier quiet iterations that may be alive; no account has them."""
         self._before = [each for each in self._before[:-1] if each[1].calls.is_alive()] + self._before[-1:]
-        return sum(each.maps_bytes for _, each in self._before)
+        before_bytes = sum(each.maps_bytes for _, each in self._before) + self._memory.bytes_of('spare')
+        return self._memory.has_room(nbytes + before_bytes)
 
     def is_over(self, iteration: Quietly) -> None:
         """Keeps an iteration that has ended quietly."""
