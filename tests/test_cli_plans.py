@@ -420,6 +420,12 @@ def test_arguments_that_cannot_be_used_are_said_in_one_line(capsys, given, messa
     assert err.count('\n') == 1
 
 
+def test_what_stands_behind_two_dashes_is_no_option(capsys):
+    status, _, err = run(capsys, 'simulate', '--policy', 'keep', '--budget', '1GB', '--', '--x')
+    assert status == 1
+    assert 'cannot read the trace --x' in err
+
+
 @pytest.mark.parametrize(('save', 'message'), [
     ('nowhere/plans.json', 'cannot write the plan to'), ('trace.json', 'not a file of plans'),
     ('.', ': it is a folder; name a file in it\n')])

@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import errno
 import importlib.util
+import itertools
 import os
 import re
 import sys
@@ -89,8 +90,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _check_options(given: Sequence[str], parser: argparse.ArgumentParser) -> None:
-    """Ends the process if an option is none of a command's, nor the beginning of one."""
-    for each in given:
+    """Ends the process if an option is none of a command's, nor the beginning of one; behind `--` there are none."""
+    for each in itertools.takewhile(lambda text: text != '--', given):
         name = each.partition('=')[0]
         if name.startswith('--') and not any(known.startswith(name) for known in parser._option_string_actions):
             _refuse(each, parser)
