@@ -136,6 +136,19 @@ def test_a_trim_has_the_spill_file_clean(contained, container, monkeypatch):
     assert cleaned == [1]
 
 
+def test_what_is_free_is_found_by_few_readings_of_the_system(contained, container, monkeypatch):
+    # Each iteration asks, however short it is: groups that were found stay found, and no limit asks for the heap.
+    read = []
+    container.holds(LIMIT // 2)
+    contained.free_bytes()
+    monkeypatch.setattr(groups, 'read', lambda path, really=groups.read: read.append(path) or really(path))
+    monkeypatch.setattr(heap, 'free_bytes', lambda: pytest.fail('the heap was asked'))
+    monkeypatch.setattr(resource, 'getrlimit', lambda number: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    contained.free_bytes()
+    group, = container.found
+    assert sorted(read) == sorted(['/proc/meminfo', group.stat_path, group.used_path])
+
+
 # The guard around a computation
 
 
@@ -389,6 +402,6 @@ def test_outside_of_containers_a_tenth_of_what_is_free_is_set_aside(tmp_path, mo
         warnings.simplefilter('ignore')
         backend = HostBackend(str(tmp_path))
     monkeypatch.setattr(backend, '_headroom', Headroom(list))
-    monkeypatch.setattr(limits, 'free_bytes', lambda reusable_bytes: 1000 * MB)
+    monkeypatch.setattr(limits, 'free_bytes', lambda *how: 1000 * MB)
     assert backend.default_budget_bytes(0, None) == 896 * MB
     backend.close()

@@ -213,23 +213,22 @@ def undescribed():
 
 
 def test_a_machine_is_its_processor_its_cores_and_its_memory(undescribed, monkeypatch):
-    files = {'/proc/cpuinfo': ['processor\t: 0', 'model name\t: Some  CPU @ 2.00GHz', 'model name\t: Another'],
-             '/proc/meminfo': ['MemTotal:       16294912 kB', 'MemFree:  1 kB']}
-    monkeypatch.setattr(limits, 'lines', files.get)
+    files = {'/proc/cpuinfo': b'processor\t: 0\nmodel name\t: Some  CPU @ 2.00GHz\nmodel name\t: Another\n',
+             '/proc/meminfo': b'MemTotal:       16294912 kB\nMemFree:  1 kB\n'}
+    monkeypatch.setattr(groups, 'read', files.get)
     monkeypatch.setattr(os, 'cpu_count', lambda: 8)
     assert limits.describe_machine() == 'Some CPU @ 2.00GHz, 8 cores, 16.69 GB'
 
 
 def test_a_machine_that_tells_nothing_has_a_name_all_the_same(undescribed, monkeypatch):
-    monkeypatch.setattr(limits, 'lines', lambda path: [])
+    monkeypatch.setattr(groups, 'read', lambda path: b'')
     monkeypatch.setattr(platform, 'machine', lambda: 'aarch64')
     monkeypatch.setattr(os, 'cpu_count', lambda: None)
     assert limits.describe_machine() == 'aarch64, 1 cores, memory unknown'
 
 
 def test_without_proc_there_is_no_limit_to_know(monkeypatch):
-    monkeypatch.setattr(limits, 'lines', lambda path: [])
-    monkeypatch.setattr(groups, 'groups', list)
+    monkeypatch.setattr(groups, 'read', lambda path: b'')
     monkeypatch.setattr(resource, 'getrlimit', lambda number: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     assert limits.free_bytes() == sys.maxsize
     with pytest.raises(OSError, match='Linux only'):

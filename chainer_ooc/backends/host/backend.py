@@ -129,7 +129,7 @@ class HostBackend(OwnedBackend):
             return self._blocks.allocate(nbytes)
 
     def free_bytes(self) -> int:
-        return limits.free_bytes(heap.free_bytes()) + self._blocks.nbytes()
+        return limits.free_bytes(heap.free_bytes, self._headroom.in_force()) + self._blocks.nbytes()
 
     def default_budget_bytes(self, held_bytes: int, latest_bytes: int | None) -> int:
         """In steps, see `headroom`; what the heap keeps is given back before another budget is taken."""
@@ -227,7 +227,7 @@ class HostBackend(OwnedBackend):
             'spill_free_bytes': self._store.free_bytes(),
             'spill_file_bytes': self._store.end_bytes,
             'near_free_bytes': self.free_bytes(),
-            'near_limits_bytes': limits.limits_bytes(heap.free_bytes()),
+            'near_limits_bytes': limits.limits_bytes(heap.free_bytes),
             'default_budget_bytes': self.default_budget_bytes(0, None),
             'warnings': warnings,
         }

@@ -16,28 +16,36 @@ from __future__ import annotations
 import functools
 import os
 import platform
+import re
 import resource
 import sys
+from collections.abc import Callable, Sequence
 
 from chainer_ooc.backends.host import groups
+from chainer_ooc.backends.host.groups import Group
 from chainer_ooc.quantities import format_bytes
 from chainer_ooc.ranks.node import share
 
 _STRICT = '2'  # of vm.overcommit_memory: the system promises no more than it has
 
+_KILOBYTES = re.compile(rb'^([^:\n]+):\s*(\d+) kB$', re.MULTILINE)
+
 #: Memory of the machine.
 PHYSICAL_BYTES = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
 
 
-def free_bytes(reusable_bytes: int = 0) -> int:
+def free_bytes(reusable_bytes: Callable[[], int] = int, in_force: Sequence[Group] | None = None) -> int:
     """Returns the smallest of ``limits_bytes``, at least 0; ``sys.maxsize`` where nothing is known."""
-    return max(0, min(limits_bytes(reusable_bytes).values(), default=sys.maxsize))
+    return max(0, min(limits_bytes(reusable_bytes, in_force).values(), default=sys.maxsize))
 
 
-def limits_bytes(reusable_bytes: int = 0) -> dict[str, int]:
+def limits_bytes(reusable_bytes: Callable[[], int] = int, in_force: Sequence[Group] | None = None) -> dict[str, int]:
     """Returns the bytes that are left by each limit in force, by its name.
 
-    RLIMIT_DATA and RLIMIT_AS count `reusable_bytes`, which the process has from the system and can use again.
+    Args:
+        reusable_bytes: gives what RLIMIT_DATA and RLIMIT_AS count, and the process can use again; asked where there is
+            one of them.
+        in_force: the groups that this process is in; they are looked for if this is None.
     """
     left: dict[str, int] = {}
     limited = {(name, used): soft for name, number, used in (
@@ -46,11 +54,12 @@ def limits_bytes(reusable_bytes: int = 0) -> dict[str, int]:
     status = kilobyte_fields('/proc/self/status') if limited else {}
     for (name, used), soft in limited.items():
         if used in status:
-            left[name] = soft - status[used] + reusable_bytes
+            left[name] = soft - status[used] + reusable_bytes()
     available = kilobyte_fields('/proc/meminfo').get('MemAvailable')
     if available is not None:
         left['MemAvailable'] = share(available)
-    in_force = groups.groups()
+    if in_force is None:
+        in_force = groups.groups()
     if in_force:
         left['cgroup'] = share(min(each.left_bytes() for each in in_force))
     return left
@@ -69,12 +78,7 @@ def _overcommit() -> str:
 
 def kilobyte_fields(path: str) -> dict[str, int]:
     """Reads the lines ``Name:   123 kB`` of a file of ``/proc`` as bytes; nothing where the file is missing."""
-    fields = {}
-    for line in lines(path):
-        name, _, value = line.partition(':')
-        if value.endswith(' kB'):
-            fields[name] = int(value[:-3]) * 1024
-    return fields
+    return {name.decode(): int(value) * 1024 for name, value in _KILOBYTES.findall(groups.read(path))}
 
 
 def lines(path: str) -> list[str]:
