@@ -148,7 +148,8 @@ def _write(stream: TextIO | None, text: str) -> None:
             stream.write(text.encode(encoding, 'backslashreplace').decode(encoding))
         stream.flush()
     except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # Python flushes once more at exit
+        with open(os.devnull, 'wb') as nowhere:
+            os.dup2(nowhere.fileno(), stream.fileno())  # Python flushes once more at exit
         raise
 
 

@@ -49,8 +49,8 @@ class Finished:
     def stats(self) -> IterationStats:
         """What it took; waits for the device."""
         plan = None if self._known is None else self._orders.plan
-        stats = freeze(self._tally, self._settings.policy, self._budget_bytes, plan, self._is_searching)
-        return stats if self._moments is not None else replace(stats, phase='run')
+        phase = 'profile' if plan is None and self._moments is not None else 'run'
+        return freeze(self._tally, self._settings.policy, phase, self._budget_bytes, plan, self._is_searching)
 
     @contextlib.contextmanager
     def exchanging(self, nbytes: int) -> Iterator[None]:

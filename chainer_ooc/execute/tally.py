@@ -173,12 +173,12 @@ class IterationStats(WithGap):
                 + ', a better plan is looked for' * self.is_searching)
 
 
-def freeze(tally: Tally, policy: str, budget_bytes: int, plan: Plan | None, is_searching: bool = False
+def freeze(tally: Tally, policy: str, phase: str, budget_bytes: int, plan: Plan | None, is_searching: bool
            ) -> IterationStats:
     """Makes the statistics of an iteration that followed `plan`, or none."""
     verdicts = () if plan is None else plan.verdicts
     stats = IterationStats(
-        policy=policy, phase='profile' if plan is None else 'run', budget_bytes=budget_bytes,
+        policy=policy, phase=phase, budget_bytes=budget_bytes,
         peak_bytes=tally.peak_bytes, swapped_out_bytes=tally.swapped_out_bytes,
         swapped_in_bytes=tally.swapped_in_bytes, recomputed_calls=tally.recomputed_calls, faults=tally.faults,
         stall_seconds=tally.stall_seconds, seconds=tally.seconds,

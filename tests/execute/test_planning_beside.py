@@ -248,6 +248,26 @@ def test_where_no_thread_can_be_had_the_first_plan_stays(two_stages, monkeypatch
     assert swapped(training) == [False, True, True, True] and not any(searching(training))
 
 
+def test_one_that_begins_late_is_not_waited_for(two_stages, monkeypatch):
+    may_begin, begun = threading.Event(), []
+
+    def launch_late(self, launch=Planner._launch):
+        may_begin.wait(LONGEST)
+        launch(self)
+        begun.append(self._thread)
+
+    monkeypatch.setattr(planner, 'LONGEST_START_SECONDS', 0.05)
+    monkeypatch.setattr(Planner, '_launch', launch_late)
+    with ooc('two-stages'):
+        training = Training(NETWORK)
+        training.iterate(4)
+        may_begin.set()
+        until(lambda: begun and not begun[0].is_alive())
+        training.iterate(2)
+    assert swapped(training) == [False, *[True] * 5] and not any(searching(training))
+    assert len(begun) == 1
+
+
 def test_nor_where_it_cannot_begin(two_stages, monkeypatch):
     start = threading.Thread.start
 

@@ -222,6 +222,15 @@ def test_the_gap_of_a_plan_is_that_of_its_problem():
         assert chainer_ooc.stats().gap == chainer_ooc.plan().gap >= 0
 
 
+def test_a_plan_that_moves_nothing_has_its_gap_too():
+    training = Training('residual')
+    with ooc('keep'):
+        training.iterate(3)
+        last = chainer_ooc.stats()
+        assert last.phase == 'run' and last.gap is not None
+        assert last.gap == chainer_ooc.plan().gap
+
+
 def test_the_plan_is_that_of_the_graph_that_ran_last():
     """It was another graph's, until something had ended the iteration."""
     layers = L.Linear(16, 16), L.Linear(16, 16)

@@ -38,7 +38,7 @@ class Device:
 
 
 def stats_of(plan):
-    return freeze(Tally(Device()), 'swap-all', 19, plan)
+    return freeze(Tally(Device()), 'swap-all', 'run', 19, plan, False)
 
 
 @pytest.fixture

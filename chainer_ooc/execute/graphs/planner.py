@@ -103,7 +103,7 @@ class Planner:
         self._lock = make_lock()
         self._changed = threading.Condition(self._lock)
         self._thread: threading.Thread | None = None
-        self._runs = self._rests = self._is_at_rest = self._closed = False
+        self._runs = self._rests = self._is_at_rest = self._is_stuck = self._closed = False
 
     def plan(self, policy: Policy, problem: Problem) -> tuple[Plan, Search | None]:
         """Gives a plan, and the search for a better one if that goes on.
@@ -132,10 +132,13 @@ class Planner:
         return search
 
     def _start(self) -> bool:
-        """Starts the thread; False if there can be none."""
+        """Starts the thread; False if there can be none, or if it once did not begin: it may still do so."""
+        if self._is_stuck:
+            return False
         self._runs = True
         try:
-            start_beside(self._launch, STACK_BYTES, LONGEST_START_SECONDS)
+            self._is_stuck = not start_beside(self._launch, STACK_BYTES, LONGEST_START_SECONDS)
+            self._runs = not self._is_stuck
         except (MemoryError, RuntimeError):
             self._runs = False
         return self._runs
