@@ -60,9 +60,9 @@ def test_doctor_names_a_folder_that_cannot_be_used(capsys, tmp_path):
 
 
 @pytest.mark.parametrize(('found', 'line'), [
-    (onednn.Presence('/lib/libdnnl.so.3', '3.9.0', 'onednn 2025.2.0', 2),
+    (onednn.OnednnPresence('/lib/libdnnl.so.3', '3.9.0', 'onednn 2025.2.0', 2),
      '3.9.0 of onednn 2025.2.0 (libdnnl.so.3), 2 threads; used where chainer.config.use_ideep is "auto"'),
-    pytest.param(onednn.Presence('libdnnl.so.3', '3.1.1', None, None),
+    pytest.param(onednn.OnednnPresence('libdnnl.so.3', '3.1.1', None, None),
                  '3.1.1 of the system (libdnnl.so.3); used where', marks=pytest.mark.long),
     (None, 'absent; for chainer.config.use_ideep = "auto": install it with pip install \'chainer-ooc[cpu]\'')])
 def test_doctor_tells_which_onednn_there_is(capsys, monkeypatch, found, line):

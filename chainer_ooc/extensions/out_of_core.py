@@ -25,7 +25,7 @@ MOST_PLANS = 256
 
 
 @dataclass
-class Totals:
+class TrainingTotals:
     """Sums over the iterations of a training.
 
     Attributes:
@@ -109,7 +109,7 @@ class OutOfCore(training.Extension):  # type: ignore[misc]
     priority = training.PRIORITY_WRITER
 
     def __init__(self, *, gap: bool = True, out: TextIO | None = None):
-        self.totals = Totals()
+        self.totals = TrainingTotals()
         self._gap = gap
         self._out = out
         self._latest: Finished | None = None
@@ -164,7 +164,7 @@ class OutOfCore(training.Extension):  # type: ignore[misc]
 
     def serialize(self, serializer: Any) -> None:
         """Writes or reads the sums; a snapshot from before the extension was added has none, and they begin anew."""
-        found = Totals()
+        found = TrainingTotals()
         for name, value in asdict(self.totals).items():
             try:
                 setattr(found, name, serializer(name, value))

@@ -9,7 +9,7 @@ import pytest
 
 from chainer_ooc.backends.cuda import budget as budget_module
 from chainer_ooc.backends.cuda.allocators.allocator import NoRoomError, UnavailableError
-from chainer_ooc.backends.cuda.allocators.calls import Calls
+from chainer_ooc.backends.cuda.allocators.calls import CupyCalls
 from chainer_ooc.backends.cuda.allocators.mapping import MappingCalls
 from support import fake_device_memory as fake
 
@@ -103,7 +103,7 @@ def cupy(monkeypatch):
 
 
 def test_memory_is_taken_and_refused(cupy):
-    calls = Calls()
+    calls = CupyCalls()
     assert calls.device_id == 2
     for take in (calls.device_memory, calls.stream_ordered_memory, calls.managed_memory):
         kept = take(60 * MIB)
@@ -116,19 +116,19 @@ def test_memory_is_taken_and_refused(cupy):
 
 def test_managed_memory_is_not_prefetched_where_that_cannot_be(cupy):
     cupy.cuda.runtime.attributes[89] = 0
-    Calls().managed_memory(MIB)
+    CupyCalls().managed_memory(MIB)
     assert not Memory.prefetched
 
 
 def test_a_thread_gets_a_context_once(cupy):
-    calls = Calls()
+    calls = CupyCalls()
     cupy.cuda.runtime.asked.clear()
     assert calls.stream() is calls.stream() is cupy.stream
     assert cupy.cuda.runtime.asked == ['memGetInfo']
 
 
 def test_the_drivers_pool_keeps_what_is_freed_until_it_is_restored(cupy):
-    runtime, pool = cupy.cuda.runtime, Calls().stream_ordered_pool()
+    runtime, pool = cupy.cuda.runtime, CupyCalls().stream_ordered_pool()
     assert (pool.used_bytes(), pool.held_bytes()) == (30 * MIB, 64 * MIB)
     pool.keep_freed()
     pool.keep_freed()
@@ -147,7 +147,7 @@ def test_a_device_without_such_a_pool_has_cupys(cupy, monkeypatch, caplog):
     monkeypatch.setattr(budget_module, '_budgets', {})
     cupy.cuda.runtime.attributes[115] = 0
     with pytest.raises(UnavailableError, match='cudaMallocAsync'):
-        Calls().stream_ordered_pool()
+        CupyCalls().stream_ordered_pool()
     with caplog.at_level('WARNING', 'chainer_ooc'):
         assert budget_module.budget_of('async') is budget_module.budget_of('pool')
     assert "ooc_allocator 'pool' is used" in caplog.text

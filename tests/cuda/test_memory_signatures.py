@@ -1,6 +1,6 @@
 """The calls that fakes stand in for, as the installed wheels have them.
 
-What is recorded here is what `Calls` and `MappingCalls` rely on; the fakes are held to the same.
+What is recorded here is what `CupyCalls` and `MappingCalls` rely on; the fakes are held to the same.
 """
 import inspect
 import re
@@ -8,7 +8,7 @@ import re
 import pytest
 
 from chainer_ooc.backends.cuda.allocators.allocator import NoRoomError
-from chainer_ooc.backends.cuda.allocators.calls import Calls
+from chainer_ooc.backends.cuda.allocators.calls import CupyCalls
 from chainer_ooc.backends.cuda.allocators.mapping import MappingCalls
 from support import fake_device_memory as fake
 
@@ -169,7 +169,7 @@ def test_the_hook_of_cupy_is_told_what_is_recorded(cupy, name):
 
 
 def test_only_a_refusal_of_memory_becomes_an_error_of_memory(cupy):
-    calls = Calls.__new__(Calls)  # what __init__ asks the driver is not needed here
+    calls = CupyCalls.__new__(CupyCalls)  # what __init__ asks the driver is not needed here
     calls._runtime = cupy.cuda.runtime
 
     def failing(status):

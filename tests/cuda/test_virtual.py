@@ -10,9 +10,9 @@ import threading
 import pytest
 
 from chainer_ooc.backends.cuda.allocators import virtual
+from chainer_ooc.backends.cuda.allocators.address_space import AddressSpace
 from chainer_ooc.backends.cuda.allocators.allocator import NoRoomError
 from chainer_ooc.backends.cuda.allocators.mapping import MappingCalls
-from chainer_ooc.backends.cuda.allocators.space import Space
 from chainer_ooc.backends.cuda.allocators.virtual import VirtualAllocator
 from chainer_ooc.backends.cuda.budget import AllocatorBudget
 from chainer_ooc.errors import ReentryError
@@ -790,7 +790,7 @@ def test_a_missing_wait_is_caught(driver, calls, monkeypatch):
 
 def test_a_chunk_that_a_block_has_twice_is_caught(driver, calls, monkeypatch):
     allocator = VirtualAllocator(calls, MappingCalls(0, driver))
-    monkeypatch.setattr(Space, 'shared', lambda space, pages: [])
+    monkeypatch.setattr(AddressSpace, 'shared', lambda space, pages: [])
     with pytest.raises(KeyError):
         test_a_block_has_a_chunk_once_that_is_behind_two_of_its_pages(allocator, driver)
 

@@ -318,7 +318,7 @@ def test_a_far_memory_that_is_too_small_for_the_better_plan_leaves_the_first(two
 
     monkeypatch.setattr(HostBackend, 'reserve', reserve)
     monkeypatch.setattr(swap_all, 'decide', keep.decide)
-    monkeypatch.setattr(planner.Search, 'run', lambda self: None)
+    monkeypatch.setattr(planner.BackgroundSearch, 'run', lambda self: None)
     with ooc('two-stages'):
         training = Training(NETWORK)
         training.iterate(2)

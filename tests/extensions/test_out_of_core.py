@@ -18,7 +18,7 @@ from chainer.training import extensions
 from chainer_ooc.execute import manager
 from chainer_ooc.execute.tally import IterationStats
 from chainer_ooc.extensions import OutOfCore, report_to
-from chainer_ooc.extensions.out_of_core import MOST_PLANS, Totals
+from chainer_ooc.extensions.out_of_core import MOST_PLANS, TrainingTotals
 from support.trainings.ooc_training import ooc
 
 ENTRIES = {'ooc/peak', 'ooc/swapped_out', 'ooc/stall', 'ooc/recomputed'}
@@ -214,19 +214,19 @@ def test_a_snapshot_from_before_it_was_added_can_be_resumed(tmp_path, capsys):
     extension = report_to(resumed)
     with pytest.warns(UserWarning, match='The previous value of'):  # Chainer's, of the triggers of all extensions
         chainer.serializers.load_npz(str(tmp_path / 'snapshot'), resumed)
-    assert extension.totals == Totals()
+    assert extension.totals == TrainingTotals()
 
 
 def test_the_line_says_what_it_cost_and_saved():
     stats = IterationStats('auto', 'run', 0, 1078 << 20, 755 << 20, 755 << 20, 3, 0, 0.5, 8.0, 1.0, 1, 0, 0, 0)
-    totals = Totals()
+    totals = TrainingTotals()
     totals.add(stats, 10.0, 2156 << 20)
     totals.add(stats, 10.0, 2156 << 20)
     assert totals.line(True) == (
         'out-of-core: peak 1.13 GB, in-core 2.26 GB (-50.0 %); 8.00 s an iteration, in-core by '
         'simulation 10.0 s (-20.0 %), of which 0.500 s stalled; 791.7 MB swapped out and 3 calls recomputed in each '
         'of 2 iterations')
-    assert Totals(recorded=1).line(True) == 'out-of-core: 1 iteration recorded, none under a plan yet'
+    assert TrainingTotals(recorded=1).line(True) == 'out-of-core: 1 iteration recorded, none under a plan yet'
 
 
 def test_plans_that_are_remembered_are_not_more_and_more():

@@ -11,7 +11,7 @@ import numpy as np
 
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.cuda.allocators.allocator import Allocator, NoRoomError
-from chainer_ooc.backends.cuda.allocators.calls import Calls
+from chainer_ooc.backends.cuda.allocators.calls import CupyCalls
 from chainer_ooc.backends.cuda.allocators.ledger import Guest, Owner
 from chainer_ooc.backends.cuda.budget import AllocatorBudget
 from support.chaos.memory import POISON
@@ -54,7 +54,7 @@ class HostAllocator(Allocator):
         self.trims += 1
 
 
-class HostCalls(Calls):
+class HostCalls(CupyCalls):
     """CuPy's calls, but for those that ask a device.
 
     Attributes:

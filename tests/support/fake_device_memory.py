@@ -1,6 +1,6 @@
 """A device without a device: its memory as CuPy and the driver give it, with their rules checked.
 
-`FakeCalls` stands in for `calls.Calls`, `FakeDriver` for the module `cuda.bindings.driver`. Both take from one
+`FakeCalls` stands in for `calls.CupyCalls`, `FakeDriver` for the module `cuda.bindings.driver`. Both take from one
 `FakeDevice` of fixed size that refuses what it has not. Work on a `FakeStream` is done late: only when an event is
 waited for. Whatever a kernel that has not run yet may touch must stay mapped, and be nobody else's.
 
@@ -216,7 +216,7 @@ class _StreamOrdered:
 
 
 class FakeCalls:
-    """`calls.Calls` over a `FakeDevice`."""
+    """`calls.CupyCalls` over a `FakeDevice`."""
 
     def __init__(self, device):
         self.device, self.device_id, self.current_device = device, 0, 0

@@ -33,7 +33,7 @@ from typing import Any
 
 from chainer_ooc.backends.cuda.allocators import ALLOCATORS
 from chainer_ooc.backends.cuda.allocators.allocator import Allocator, UnavailableError
-from chainer_ooc.backends.cuda.allocators.calls import Calls, CupyAllocator
+from chainer_ooc.backends.cuda.allocators.calls import CupyAllocator, CupyCalls
 from chainer_ooc.backends.cuda.allocators.ledger import DeviceMeter, Owner
 from chainer_ooc.backends.cuda.allocators.pool import PAGE_BYTES
 from chainer_ooc.backends.owned import RoomMakers
@@ -76,7 +76,8 @@ class AllocatorBudget:
         live: the blocks that were given here and live, in sizes as the allocator rounds them.
     """
 
-    def __init__(self, allocator: Allocator, calls: Calls, others: Callable[[], list[AllocatorBudget]] = list) -> None:
+    def __init__(self, allocator: Allocator, calls: CupyCalls,
+                 others: Callable[[], list[AllocatorBudget]] = list) -> None:
         self.closed = False
         self.live = allocator.live
         self._allocator, self._calls, self._others = allocator, calls, others
@@ -344,7 +345,7 @@ def budget_of(name: str) -> AllocatorBudget:
     Where the device or the installation does not allow it, that of another is given after a warning.
     """
     if name not in _budgets:
-        calls = Calls()
+        calls = CupyCalls()
         try:
             allocator = ALLOCATORS[name](calls)
         except UnavailableError as error:

@@ -26,7 +26,7 @@ from chainer_ooc.backends.cuda.driver import Driver, Event, Stream
 from chainer_ooc.backends.cuda.pinned import PinnedMemory
 from chainer_ooc.backends.cuda.regions import PinnedBlock
 from chainer_ooc.backends.cuda.tiers import Tiers
-from chainer_ooc.backends.cuda.transfer import CudaTransfer, Line, copy_failed
+from chainer_ooc.backends.cuda.transfer import CudaTransfer, TransferQueue, copy_failed
 from chainer_ooc.backends.owned import OwnedCopy, Place
 from chainer_ooc.backends.spill.transfer import Space
 from chainer_ooc.errors import SpillError
@@ -68,7 +68,7 @@ class FarMemory:
     def __init__(self, driver: Driver, folder: str | None, limit_bytes: int | None) -> None:
         self.tiers = Tiers()
         self._driver = driver
-        self._out, self._in = Line(driver, outward=True), Line(driver, outward=False)
+        self._out, self._in = TransferQueue(driver, outward=True), TransferQueue(driver, outward=False)
         self.disk = DiskTier(driver, folder, self._out.stream, self._in.stream)
         self._unwanted: collections.deque[PinnedPlace] = collections.deque()
         self._places: weakref.WeakSet[PinnedPlace] = weakref.WeakSet()

@@ -20,7 +20,7 @@ LIBRARIES = ('cublas', 'cufft', 'curand', 'cusolver', 'cusparse')
 
 
 @dataclass(frozen=True)
-class Presence:
+class CudaPresence:
     """What was found.
 
     Attributes:
@@ -50,18 +50,18 @@ class Presence:
 
 
 def examine() -> dict[str, Any]:
-    """A `Presence`, JSON-ready. It creates a context on each GPU, which stays until the process ends."""
+    """A `CudaPresence`, JSON-ready. It creates a context on each GPU, which stays until the process ends."""
     packages = tuple(name for name in PACKAGES if version(name) is not None)
     if not packages:
-        return asdict(Presence())
+        return asdict(CudaPresence())
     cupy, error = asked(importlib.import_module, 'cupy')
     if cupy is None:
         again = f'CuPy is installed ({", ".join(packages)}) and cannot be imported ({error}): install it again'
-        return asdict(Presence(packages, warnings=(*_too_many(packages), again)))
+        return asdict(CudaPresence(packages, warnings=(*_too_many(packages), again)))
     return asdict(_examine(cupy, packages))
 
 
-def _examine(cupy: Any, packages: tuple[str, ...]) -> Presence:
+def _examine(cupy: Any, packages: tuple[str, ...]) -> CudaPresence:
     built_for, _ = asked(lambda: cupy.cuda.driver.get_build_version())
     driver, _ = asked(lambda: cupy.cuda.runtime.driverGetVersion())
     count, error = asked(lambda: cupy.cuda.runtime.getDeviceCount())
@@ -69,7 +69,7 @@ def _examine(cupy: Any, packages: tuple[str, ...]) -> Presence:
     missing = tuple(_missing(cupy)) if gpus else ()
     cudnn, cudnn_error = asked(lambda: importlib.import_module('cudnn').backend_version())
     cupy_version = asked(getattr, cupy, '__version__')[0] or 'of an unknown version'
-    found = Presence(
+    found = CudaPresence(
         packages, cupy_version, cuda_version(built_for), cuda_version(driver), gpus, missing, _of_cudnn(cudnn),
         version('nvidia-cudnn-frontend'), version('cuda-bindings'))
     warnings = [*_too_many(packages), *_about_gpus(found, error), *_about_libraries(found, cudnn_error)]
@@ -117,7 +117,7 @@ def _too_many(packages: tuple[str, ...]) -> list[str]:
     return [line] if len(packages) > 1 else []
 
 
-def _about_gpus(found: Presence, error: str) -> list[str]:
+def _about_gpus(found: CudaPresence, error: str) -> list[str]:
     if found.gpus:
         return []
     if found.driver is None:
@@ -132,7 +132,7 @@ def _about_gpus(found: Presence, error: str) -> list[str]:
     return [line]
 
 
-def _about_libraries(found: Presence, cudnn_error: str) -> list[str]:
+def _about_libraries(found: CudaPresence, cudnn_error: str) -> list[str]:
     if not found.gpus:
         return []
     major = _major(found.built_for or found.driver or '13')

@@ -20,7 +20,7 @@ done, and the backend drops `b`: whatever the memory is used for on compute come
 What follows from that, for memory that is freed early and used again:
 
     b was waited for, then swapped out                 "out" waits for a moment of compute that is after that wait
-    b was never waited for                             the caller and `Line` keep it until the event has passed
+    b was never waited for                             the caller and `TransferQueue` keep it until the event has passed
     a pinned block, unpinned or given to the disk      the host waits for the block's last event
 
 A transfer by way of the spill file (`disk`) is made by a thread, which ends it when all is copied; it has no events.
@@ -51,7 +51,7 @@ ELSEWHERE = ("a GPU is of no use to a process that was forked from the one that 
 
 
 class CudaTransfer(OwnedTransfer):
-    """One copy; made by `Line.begin`.
+    """One copy; made by `TransferQueue.begin`.
 
     Attributes:
         start: timed event before the copy, or None.
@@ -62,11 +62,11 @@ class CudaTransfer(OwnedTransfer):
         after: the copy's own swap-out, of a swap-in that began before that was over: it ends later (C3, C4).
     """
 
-    __slots__ = ('_array', '_line', '_seconds', 'after', 'block', 'by_disk', 'end', 'refusal', 'start')
+    __slots__ = ('_array', '_queue', '_seconds', 'after', 'block', 'by_disk', 'end', 'refusal', 'start')
 
     elsewhere = ELSEWHERE
 
-    def __init__(self, line: Line, array: ByteArray) -> None:
+    def __init__(self, queue: TransferQueue, array: ByteArray) -> None:
         super().__init__(array.nbytes)
         self.start: Event = None
         self.end: Event = None
@@ -74,14 +74,14 @@ class CudaTransfer(OwnedTransfer):
         self.refusal: SpillError | None = None
         self.block: PinnedBlock | None = None
         self.after: CudaTransfer | None = None
-        self._line = line
+        self._queue = queue
         self._array: ByteArray | None = array
         self._seconds = 0.0
 
     @property
     def done(self) -> bool:
         if not self._done and self._is_here():
-            self._line.advance()
+            self._queue.advance()
         return self._done
 
     @property
@@ -91,7 +91,7 @@ class CudaTransfer(OwnedTransfer):
         if self.by_disk is not None:
             return self.by_disk.seconds
         if not self._seconds and self._is_here():
-            self._seconds = self._line.seconds_of(self)
+            self._seconds = self._queue.seconds_of(self)
         return self._seconds
 
     @property
@@ -109,14 +109,14 @@ class CudaTransfer(OwnedTransfer):
         _STAYING.append(self._array)
 
     def _wait(self) -> None:
-        self._line.wait_for(self)
+        self._queue.wait_for(self)
 
 
 #: Arrays that copies may still write to when the device has failed.
 _STAYING: list[ByteArray | None] = []
 
 
-class Line:
+class TransferQueue:
     """The transfers of one direction, ended in the order in which they began (C3).
 
     Args:

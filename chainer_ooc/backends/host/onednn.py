@@ -18,7 +18,7 @@ ADVICE = f'{INSTALL}, or set chainer.config.use_ideep to "never"'
 
 
 @dataclass(frozen=True)
-class Presence:
+class OnednnPresence:
     """The library that is used where chainer.config.use_ideep allows it.
 
     Attributes:
@@ -52,7 +52,7 @@ def places() -> Iterator[tuple[str, str | None]]:
     yield FILE_NAME, None
 
 
-def find() -> Presence | None:
+def find() -> OnednnPresence | None:
     """Loads the first that can be loaded; None if there is none."""
     for path, package in places():
         try:
@@ -62,7 +62,8 @@ def find() -> Presence | None:
         except (OSError, AttributeError):  # another library of that name, or a broken one
             continue
         count = getattr(library, 'omp_get_max_threads', None)
-        return Presence(path, f'{found.major}.{found.minor}.{found.patch}', package, None if count is None else count())
+        version = f'{found.major}.{found.minor}.{found.patch}'
+        return OnednnPresence(path, version, package, None if count is None else count())
     return None
 
 

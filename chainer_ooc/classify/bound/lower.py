@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from chainer_ooc.classify.bound.facts import Facts
-from chainer_ooc.classify.bound.memory import Memory
+from chainer_ooc.classify.bound.memory import MemoryRows
 from chainer_ooc.classify.bound.program import NOTHING, Floats, NoSolverError
 from chainer_ooc.classify.bound.relaxation import Relaxation
 from chainer_ooc.problem import Problem
@@ -76,7 +76,7 @@ def lower_bound(problem: Problem) -> Bound:
         return Bound(math.inf, _in_core(problem), facts.floor_bytes)
     if not facts.absents:
         return Bound(_lowered(facts, Fraction(0)), _in_core(problem), facts.floor_bytes)
-    memory = Memory(Relaxation(facts))
+    memory = MemoryRows(Relaxation(facts))
     multipliers, lost = _look_closer(memory) if memory.places else (NOTHING, Fraction(0))
     return Bound(_lowered(facts, lost), _in_core(problem), facts.floor_bytes, _prices(memory, multipliers))
 
@@ -89,7 +89,7 @@ def known_bound(problem: Problem) -> Bound | None:
         return None
 
 
-def _look_closer(memory: Memory) -> tuple[Floats, Fraction]:
+def _look_closer(memory: MemoryRows) -> tuple[Floats, Fraction]:
     """Solves, has a closer look at the positions that matter, and solves again.
 
     Returns:
@@ -126,7 +126,7 @@ def _lowered(facts: Facts, lost: Fraction) -> float:
     return float(seconds * (1 - Fraction(sums, 1 << 52)))
 
 
-def _worth(memory: Memory, multipliers: Floats) -> dict[int, float]:
+def _worth(memory: MemoryRows, multipliers: Floats) -> dict[int, float]:
     """What a byte is worth at each position, in the units of the program."""
     worth: dict[int, float] = {}
     program = memory.program
@@ -138,7 +138,7 @@ def _worth(memory: Memory, multipliers: Floats) -> dict[int, float]:
     return {place: each for place, each in worth.items() if each > 1e-9}
 
 
-def _prices(memory: Memory, multipliers: Floats) -> tuple[Price, ...]:
+def _prices(memory: MemoryRows, multipliers: Floats) -> tuple[Price, ...]:
     unit = float(memory.facts.unit_seconds / memory.facts.unit_bytes)
     worth = sorted(_worth(memory, multipliers).items(), key=lambda each: (-each[1], each[0]))
     return tuple(Price(place, each * unit) for place, each in worth)

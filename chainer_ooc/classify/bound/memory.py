@@ -16,7 +16,7 @@ from chainer_ooc.classify.bound.relaxation import Relaxation
 SIZES = 16
 
 
-class Memory:
+class MemoryRows:
     """Adds rows about memory to a relaxation.
 
     Attributes:

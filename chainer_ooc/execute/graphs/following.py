@@ -20,7 +20,7 @@ from typing import Any
 from chainer_ooc.config import Settings
 from chainer_ooc.errors import InfeasibleBudgetError, SpillError
 from chainer_ooc.execute.graphs.graph import Graph
-from chainer_ooc.execute.graphs.graphs import ASKED_GRAPHS, Graphs, Needs, share_reuse
+from chainer_ooc.execute.graphs.graphs import ASKED_GRAPHS, Graphs, KnownNeeds, share_reuse
 from chainer_ooc.execute.graphs.likeness import Forms
 from chainer_ooc.execute.graphs.orders import NO_ORDERS, Conditions
 from chainer_ooc.execute.memory.residency import Residency
@@ -56,7 +56,7 @@ class Following:
         self.orders = NO_ORDERS
         self.token = Token()
         self.left = False
-        self.ample: Needs | None = None
+        self.ample: KnownNeeds | None = None
         self._graphs, self._recorder = graphs, recorder
         self._conditions = Conditions(settings, 0, 0, _nothing_stands)
         self._first_bytes = 0

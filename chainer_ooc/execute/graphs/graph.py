@@ -25,7 +25,7 @@ from chainer_ooc.errors import InfeasibleBudgetError, OocError, SpillError
 from chainer_ooc.execute import log
 from chainer_ooc.execute.graphs.likeness import Likeness
 from chainer_ooc.execute.graphs.orders import Conditions, Orders, far_bytes, give_orders, swapping
-from chainer_ooc.execute.graphs.planner import Planner, Search, plan_at_once
+from chainer_ooc.execute.graphs.planner import BackgroundSearch, Planner, plan_at_once
 from chainer_ooc.execute.graphs.saved_plans import SavedPlans
 from chainer_ooc.execute.graphs.shared_plans import SharedPlans
 from chainer_ooc.execute.graphs.times import Times, Timing
@@ -128,7 +128,7 @@ class Graph(Likeness):
     _under: dict[tuple[object, ...], _Planned] = field(default_factory=dict)
     _foreseen: dict[tuple[object, ...], tuple[frozenset[int], int] | None] = field(default_factory=dict)
     _swapping: tuple[Orders, frozenset[int], Orders] | None = None
-    _search: tuple[_Planned, Search] | None = None
+    _search: tuple[_Planned, BackgroundSearch] | None = None
     _in_core: tuple[Problem, Plan] | None = None
     _followed: list[Plan] = field(default_factory=list)
     _held: set[int] = field(default_factory=set)

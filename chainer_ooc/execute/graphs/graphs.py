@@ -4,7 +4,7 @@ A graph is known by the fingerprint of its recording. Which one an iteration fol
 of a size that was never recorded is estimated from another size of it. Where many are known, others are likely to come,
 as those of sentences whose lengths hardly ever come together again. Recording each takes time, and where memory is
 ample they need no plan: what one of them takes is estimated from the bytes that its calls give, by those that were
-recorded (`Needs`).
+recorded (`KnownNeeds`).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ FROM_FILE = 'its recording is read from the file {} (chainer.config.ooc_plan): d
 
 
 @dataclass(frozen=True)
-class Needs:
+class KnownNeeds:
     """What recorded graphs need.
 
     Attributes:
@@ -111,7 +111,7 @@ class Graphs:
         """The graph that ran last."""
         return next(reversed(self._graphs.values()), None)
 
-    def ample(self, conditions: Conditions, sources: Sources) -> Needs | None:
+    def ample(self, conditions: Conditions, sources: Sources) -> KnownNeeds | None:
         """What those that were measured need, if many are known and an unknown one surely has room; else None."""
         if len(self._graphs) < MANY_GRAPHS or any(each.makes_graphs for each in self._graphs.values()):
             return None
@@ -124,7 +124,7 @@ class Graphs:
         if plan is None or not plan.moves_nothing:
             return None
         traces = [each.trace for each in known]
-        needs = Needs(max(each.most_bytes for each in traces), max(each.most_computing_bytes for each in traces),
+        needs = KnownNeeds(max(each.most_bytes for each in traces), max(each.most_computing_bytes for each in traces),
                       max(each.most_bytes / max(1, each.given_bytes) for each in traces))
         has_room = plan.peak_bytes + (ROOM_FOR_UNKNOWN - 1) * needs.most_bytes <= conditions.budget_bytes
         return needs if has_room else None

@@ -52,7 +52,7 @@ STACK_BYTES = 1 << 20
 NICER = 10
 
 
-class Search:
+class BackgroundSearch:
     """A search in the thread.
 
     Attributes:
@@ -98,14 +98,14 @@ class Planner:
     """The thread of one session, which is there while it has something to search for."""
 
     def __init__(self) -> None:
-        self._waiting: deque[Search] = deque()
-        self._current: Search | None = None
+        self._waiting: deque[BackgroundSearch] = deque()
+        self._current: BackgroundSearch | None = None
         self._lock = make_lock()
         self._changed = threading.Condition(self._lock)
         self._thread: threading.Thread | None = None
         self._runs = self._rests = self._is_at_rest = self._is_stuck = self._closed = False
 
-    def plan(self, policy: Policy, problem: Problem) -> tuple[Plan, Search | None]:
+    def plan(self, policy: Policy, problem: Problem) -> tuple[Plan, BackgroundSearch | None]:
         """Gives a plan, and the search for a better one if that goes on.
 
         Raises:
@@ -114,15 +114,15 @@ class Planner:
         if policy.takes_long and problem.trace.positions > LARGE_POSITIONS:
             with contextlib.suppress(InfeasibleBudgetError):  # the policy may do with less
                 plan = make_plan(replace(policy, decide=swap_all.decide_at_once), problem)
-                search = self._search(Search(policy, problem, is_awaited=True))
+                search = self._search(BackgroundSearch(policy, problem, is_awaited=True))
                 if search is not None:
                     return plan, search
         began = time.monotonic()
         plan = plan_at_once(policy, problem)
         is_complete = not policy.searches or time.monotonic() - began < FIRST_SECONDS
-        return plan, None if is_complete else self._search(Search(policy, problem, is_awaited=False))
+        return plan, None if is_complete else self._search(BackgroundSearch(policy, problem, is_awaited=False))
 
-    def _search(self, search: Search) -> Search | None:
+    def _search(self, search: BackgroundSearch) -> BackgroundSearch | None:
         """Has the thread search too; None if there can be no thread."""
         with self._lock:
             self._waiting.append(search)

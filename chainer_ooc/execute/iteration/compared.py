@@ -8,7 +8,7 @@ from typing import Any
 
 from chainer_ooc.execute.graphs.following import Following
 from chainer_ooc.execute.graphs.graph import Graph
-from chainer_ooc.execute.graphs.graphs import ROOM_FOR_UNKNOWN, Needs
+from chainer_ooc.execute.graphs.graphs import ROOM_FOR_UNKNOWN, KnownNeeds
 from chainer_ooc.execute.iteration.comparison import Calls, Comparison, gives
 from chainer_ooc.execute.memory.budget import LOOK_EVERY
 from chainer_ooc.execute.other_threads import OtherThreads
@@ -147,7 +147,7 @@ class Counted(Quiet):
         beside_bytes: what stands beside its maps.
     """
 
-    def __init__(self, like: Needs, beside_bytes: int, parameters: Parameters, following: Following,
+    def __init__(self, like: KnownNeeds, beside_bytes: int, parameters: Parameters, following: Following,
                  has_room: Callable[[int], bool]):
         super().__init__(parameters, following, has_room)
         following.follow_none()

@@ -31,15 +31,15 @@ from chainer_ooc.quantities import rounded_up
 UNIT_BYTES = 512
 
 
-class Chunk:
+class PoolChunk:
     """A stretch of a region, linked with those beside it."""
 
     __slots__ = ('address', 'before', 'behind', 'is_free', 'size_bytes')
 
     def __init__(self, address: int, size_bytes: int):
         self.address, self.size_bytes = address, size_bytes
-        self.before: Chunk | None = None
-        self.behind: Chunk | None = None
+        self.before: PoolChunk | None = None
+        self.behind: PoolChunk | None = None
         self.is_free = True
 
     @property
@@ -55,7 +55,7 @@ class BestFitPool(AllocatorModel):
         super().__init__(capacity_bytes)
         self._next_address = 0
         self._cached: list[tuple[int, int]] = []  # size and address of each free chunk, ascending
-        self._chunks: dict[int, Chunk] = {}
+        self._chunks: dict[int, PoolChunk] = {}
 
     @property
     def cached(self) -> tuple[tuple[int, int], ...]:
@@ -73,11 +73,11 @@ class BestFitPool(AllocatorModel):
         chunk.is_free = False
         return ModelBlock(chunk.address, nbytes, size_bytes)
 
-    def _split(self, chunk: Chunk, size_bytes: int) -> None:
+    def _split(self, chunk: PoolChunk, size_bytes: int) -> None:
         """Cuts the chunk down to a size, and caches the rest."""
         if chunk.size_bytes == size_bytes:
             return
-        rest = Chunk(chunk.address + size_bytes, chunk.size_bytes - size_bytes)
+        rest = PoolChunk(chunk.address + size_bytes, chunk.size_bytes - size_bytes)
         rest.before, rest.behind = chunk, chunk.behind
         if chunk.behind is not None:
             chunk.behind.before = rest
@@ -85,7 +85,7 @@ class BestFitPool(AllocatorModel):
         self._chunks[rest.address] = rest
         self._cache(rest)
 
-    def _region(self, size_bytes: int) -> Chunk:
+    def _region(self, size_bytes: int) -> PoolChunk:
         if self.reserved_bytes + size_bytes > self.capacity_bytes:
             self._give_regions_back()
         if self.reserved_bytes + size_bytes > self.capacity_bytes:
@@ -93,9 +93,9 @@ class BestFitPool(AllocatorModel):
         address, self._next_address = self._next_address, self._next_address + size_bytes
         return self._new_region(address, size_bytes)
 
-    def _new_region(self, address: int, size_bytes: int) -> Chunk:
+    def _new_region(self, address: int, size_bytes: int) -> PoolChunk:
         self.reserved_bytes += size_bytes
-        self._chunks[address] = Chunk(address, size_bytes)
+        self._chunks[address] = PoolChunk(address, size_bytes)
         return self._chunks[address]
 
     def _give_regions_back(self) -> None:
@@ -105,7 +105,7 @@ class BestFitPool(AllocatorModel):
         for chunk in whole:
             self._drop_region(chunk)
 
-    def _drop_region(self, chunk: Chunk) -> None:
+    def _drop_region(self, chunk: PoolChunk) -> None:
         del self._chunks[chunk.address]
         self.reserved_bytes -= chunk.size_bytes
 
@@ -120,13 +120,13 @@ class BestFitPool(AllocatorModel):
             chunk = self._merge(chunk.before, chunk)
         self._cache(chunk)
 
-    def _cache(self, chunk: Chunk) -> None:
+    def _cache(self, chunk: PoolChunk) -> None:
         bisect.insort(self._cached, (chunk.size_bytes, chunk.address))
 
-    def _uncache(self, chunk: Chunk) -> None:
+    def _uncache(self, chunk: PoolChunk) -> None:
         del self._cached[bisect.bisect_left(self._cached, (chunk.size_bytes, chunk.address))]
 
-    def _merge(self, first: Chunk, second: Chunk) -> Chunk:
+    def _merge(self, first: PoolChunk, second: PoolChunk) -> PoolChunk:
         first.size_bytes += second.size_bytes
         first.behind = second.behind
         if second.behind is not None:

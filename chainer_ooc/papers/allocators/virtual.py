@@ -21,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from chainer_ooc.papers.allocators.allocator import AllocatorModel, DeviceFullError, ModelBlock
-from chainer_ooc.papers.allocators.pool import BestFitPool, Chunk
+from chainer_ooc.papers.allocators.pool import BestFitPool, PoolChunk
 
 SMALLEST_CHUNK_BYTES = 2 << 20
 CHUNK_BYTES = 40 << 20
@@ -94,14 +94,14 @@ class _SharedChunks(BestFitPool):
         self._owner = owner
         self._behind: dict[int, tuple[int, ...]] = {}
 
-    def _region(self, size_bytes: int) -> Chunk:
+    def _region(self, size_bytes: int) -> PoolChunk:
         address, chunks = self._owner.map_chunks(self._owner.chunk_bytes)
         self._behind[address] = chunks
         chunk = self._new_region(address, self._owner.chunk_bytes)
         self._split(chunk, size_bytes)
         return chunk
 
-    def _cache(self, chunk: Chunk) -> None:
+    def _cache(self, chunk: PoolChunk) -> None:
         if chunk.is_whole:
             self._drop_region(chunk)
             self._owner.unmap(self._behind.pop(chunk.address))

@@ -87,7 +87,7 @@ def test_bandwidth_device_and_time_are_kept():
     (HostBackend, 'never', ''), (HostBackend, 'auto', '3.9.0'), (HostBackend, 'always', '3.9.0'),
     (CudaBackend, 'auto', '')])
 def test_versions_are_those_of_what_computes(device, use_ideep, version, monkeypatch):
-    monkeypatch.setattr(onednn, 'find', lambda: onednn.Presence('libdnnl.so.3', '3.9.0', None, 2))
+    monkeypatch.setattr(onednn, 'find', lambda: onednn.OnednnPresence('libdnnl.so.3', '3.9.0', None, 2))
     onednn.version_under.cache_clear()
     backend = object.__new__(device)  # it asks nothing of the device
     with chainer.using_config('ooc', 'keep'), chainer.using_config('use_ideep', use_ideep):

@@ -14,7 +14,7 @@ order of a stream shares what is cached; that memory counts against the limit.
 from __future__ import annotations
 
 from chainer_ooc.backends.cuda.allocators.allocator import ENDS, UNIT_BYTES, Allocator, DeviceMemory, NoRoomError
-from chainer_ooc.backends.cuda.allocators.calls import Calls
+from chainer_ooc.backends.cuda.allocators.calls import CupyCalls
 from chainer_ooc.backends.cuda.allocators.ledger import Owner
 from chainer_ooc.quantities import format_bytes, rounded_up
 
@@ -27,7 +27,7 @@ class AsyncAllocator(Allocator):
 
     name = 'async'
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: CupyCalls) -> None:
         super().__init__(calls.device_id)
         self._calls = calls
         self._pool = calls.stream_ordered_pool()

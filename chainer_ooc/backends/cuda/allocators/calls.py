@@ -30,7 +30,7 @@ class _Thread(threading.local):
     has_context = False
 
 
-class Calls:
+class CupyCalls:
     """See the module. Making it needs a driver and a device.
 
     Attributes:
@@ -124,7 +124,7 @@ class Calls:
 
 
 class StreamOrderedPool:
-    """The device's current memory pool of the driver, which `Calls.stream_ordered_memory` takes from.
+    """The device's current memory pool of the driver, which `CupyCalls.stream_ordered_memory` takes from.
 
     It is the driver's, shared by all that call `cudaMallocAsync` in this process: its figures count theirs too.
     """

@@ -20,9 +20,9 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 
+from chainer_ooc.backends.cuda.allocators.address_space import AddressSpace, Chunk
 from chainer_ooc.backends.cuda.allocators.allocator import NoRoomError
 from chainer_ooc.backends.cuda.allocators.mapping import MappingCalls
-from chainer_ooc.backends.cuda.allocators.space import Chunk, Space
 from chainer_ooc.backends.cuda.allocators.timestamps import Timestamp, Timestamps
 from chainer_ooc.quantities import format_bytes
 
@@ -58,7 +58,7 @@ class Chunks:
         self.is_full = self.has_streams = False
         self.timestamps = Timestamps(mapping)
         self._all: dict[Chunk, None] = {}
-        self._unsure: list[tuple[Space, range]] = []
+        self._unsure: list[tuple[AddressSpace, range]] = []
 
     def release(self, count: int) -> None:
         """Gives so many back to the driver, the free ones first, or as many as no block has; waits for their work."""
@@ -76,7 +76,7 @@ class Chunks:
                 self.free.append(chunk)
                 raise
 
-    def back(self, space: Space, pages: range) -> None:
+    def back(self, space: AddressSpace, pages: range) -> None:
         """Maps the chunks that pages lack.
 
         Raises:
@@ -88,7 +88,7 @@ class Chunks:
             with self._waiting():
                 self._back_all(space, pages, missing)
 
-    def _back_all(self, space: Space, pages: range, missing: int) -> None:
+    def _back_all(self, space: AddressSpace, pages: range, missing: int) -> None:
         self._gather(missing, space, pages)
         self._clear(space, space.shared(pages))  # what was found on the way may be behind two of them
         runs = [*space.runs(pages)]
@@ -102,7 +102,7 @@ class Chunks:
         finally:
             self.free.extend(each for each in chunks if not each.pages)  # after a failure
 
-    def _map(self, space: Space, run: range, chunks: list[Chunk]) -> None:
+    def _map(self, space: AddressSpace, run: range, chunks: list[Chunk]) -> None:
         """Maps the last ones of some chunks behind a run of pages, and drops them from the list."""
         address, mapped = space.address + run.start * self.chunk_bytes, 0
         self._unsure.append((space, run))
@@ -121,7 +121,7 @@ class Chunks:
             self.idle[chunks.pop()] = None
         self._unsure.pop()
 
-    def _gather(self, count: int, space: Space, pages: range) -> None:
+    def _gather(self, count: int, space: AddressSpace, pages: range) -> None:
         """Has `count` chunks for these pages: free ones, new ones, idle ones, those that small arrays left.
 
         Those of another stream are unmapped, when its work is over.
@@ -146,7 +146,7 @@ class Chunks:
                               (count - has) * self.chunk_bytes if is_limit else 0)
         self.detach([chunk for chunk in chosen if chunk.space is not space])
 
-    def _longest_idle(self, count: int, space: Space, pages: range) -> list[Chunk]:
+    def _longest_idle(self, count: int, space: AddressSpace, pages: range) -> list[Chunk]:
         """So many idle chunks, or all there are, but for those that these pages have already."""
         theirs = {space.chunk(page) for page in pages}
         return [*itertools.islice((each for each in self.idle if each not in theirs), count)]
@@ -177,7 +177,7 @@ class Chunks:
                     del self.idle[chunk]
                     self.free.append(chunk)
 
-    def _clear(self, space: Space, pages: Iterable[int]) -> None:
+    def _clear(self, space: AddressSpace, pages: Iterable[int]) -> None:
         """Unmaps what is behind pages without users, when the work that used them is over; if a wait fails, none."""
         pages = sorted(page for page in pages if space.chunk(page) is not None)
         if pages:
@@ -193,7 +193,7 @@ class Chunks:
                 space.remove(page)
             self._unsure.pop()
 
-    def _finish(self, space: Space, pages: Iterable[int]) -> None:
+    def _finish(self, space: AddressSpace, pages: Iterable[int]) -> None:
         """Waits for the work that used pages without users."""
         if self.has_streams:
             self._mapping.synchronize()
@@ -208,7 +208,7 @@ class Chunks:
         for moment in moments.values():
             self.timestamps.wait(moment)
 
-    def recount(self, spaces: Iterable[Space]) -> None:
+    def recount(self, spaces: Iterable[AddressSpace]) -> None:
         """After an interrupt: unmaps what may be mapped, which no block has, and counts anew, in all spaces too."""
         while self._unsure:
             space, run = self._unsure[-1]

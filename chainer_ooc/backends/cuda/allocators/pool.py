@@ -25,7 +25,7 @@ from collections import OrderedDict
 from typing import Any
 
 from chainer_ooc.backends.cuda.allocators.allocator import ENDS, UNIT_BYTES, Allocator, DeviceMemory, NoRoomError
-from chainer_ooc.backends.cuda.allocators.calls import Calls, Pool
+from chainer_ooc.backends.cuda.allocators.calls import CupyCalls, Pool
 from chainer_ooc.backends.cuda.allocators.ledger import Ledger, Owner
 from chainer_ooc.quantities import format_bytes, rounded_up
 
@@ -46,7 +46,7 @@ class PoolAllocator(Allocator):
 
     name = 'pool'
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: CupyCalls) -> None:
         super().__init__(calls.device_id)
         self._calls = calls
         self._held = Ledger(self.live.lock)  # the regions
@@ -136,7 +136,7 @@ class ManagedAllocator(PoolAllocator):
 
     name = 'unified'
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: CupyCalls) -> None:
         super().__init__(calls)
         self._most_bytes = calls.free_bytes()
 

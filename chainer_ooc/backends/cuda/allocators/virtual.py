@@ -48,12 +48,12 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
+from chainer_ooc.backends.cuda.allocators.address_space import AddressSpace, BlockPlace
 from chainer_ooc.backends.cuda.allocators.allocator import ENDS, UNIT_BYTES, Allocator, NoRoomError
-from chainer_ooc.backends.cuda.allocators.calls import Calls
+from chainer_ooc.backends.cuda.allocators.calls import CupyCalls
 from chainer_ooc.backends.cuda.allocators.chunks import Chunks
 from chainer_ooc.backends.cuda.allocators.ledger import Owner
 from chainer_ooc.backends.cuda.allocators.mapping import MappingCalls
-from chainer_ooc.backends.cuda.allocators.space import Place, Space
 from chainer_ooc.quantities import format_bytes, rounded_up
 
 #: A chunk is so much of what the allocator may hold, and at most so large.
@@ -76,7 +76,7 @@ class VirtualAllocator(Allocator):
 
     name = 'virtual'
 
-    def __init__(self, calls: Calls, mapping: MappingCalls) -> None:
+    def __init__(self, calls: CupyCalls, mapping: MappingCalls) -> None:
         super().__init__(calls.device_id)
         self._settled: deque[Any] = deque()  # places, and ends of what was in regions
         self.live.settled = self._settled
@@ -85,8 +85,8 @@ class VirtualAllocator(Allocator):
         self._chunks = Chunks(mapping, self._unit_bytes, self._join_all, lambda: self.waiting())
         self._suited_bytes = self.limit_bytes
         self._chunks.chunk_bytes = self._suitable_bytes(self._may_hold_bytes())
-        self._kept: dict[tuple[int, int], list[Place]] = {}  # freed, by stream and size
-        self._spaces: dict[int, list[Space]] = {}  # by the address of their stream
+        self._kept: dict[tuple[int, int], list[BlockPlace]] = {}  # freed, by stream and size
+        self._spaces: dict[int, list[AddressSpace]] = {}  # by the address of their stream
         self._small = calls.pool(self._region)
 
     @property
@@ -189,7 +189,7 @@ class VirtualAllocator(Allocator):
         alike = self._kept.get(key)
         space, offset = (alike[-1].space, alike[-1].offset) if alike else self._found(key, stream)
         block = Owner(space.address + offset, nbytes, self.device_id, size_bytes)
-        place = Place(block, self.live.note_end)
+        place = BlockPlace(block, self.live.note_end)
         place.is_kept, place.size_bytes, place.offset, place.space = False, size_bytes, offset, space
         if alike:
             space.owned[offset] = place
@@ -200,7 +200,7 @@ class VirtualAllocator(Allocator):
             self.live.add(place)
         return block
 
-    def _found(self, key: tuple[int, int], stream: Any) -> tuple[Space, int]:
+    def _found(self, key: tuple[int, int], stream: Any) -> tuple[AddressSpace, int]:
         """Where a block lacks no chunk any more, and nobody has any of it."""
         found = self._backed(key) if self._kept else None
         if found is None:
@@ -209,7 +209,7 @@ class VirtualAllocator(Allocator):
             self._chunks.back(found[0], found[0].pages(found[1], key[1]))
         return found
 
-    def _backed(self, key: tuple[int, int]) -> tuple[Space, int] | None:
+    def _backed(self, key: tuple[int, int]) -> tuple[AddressSpace, int] | None:
         """Where a block lacks no chunk, without what is kept for others; or None."""
         pointer, size_bytes = key
         for space in self._spaces.get(pointer, ()):
@@ -220,7 +220,7 @@ class VirtualAllocator(Allocator):
                     return space, offset
         return None
 
-    def _place(self, key: tuple[int, int], stream: Any) -> tuple[Space, int]:
+    def _place(self, key: tuple[int, int], stream: Any) -> tuple[AddressSpace, int]:
         """Where a block lacks the fewest chunks."""
         pointer, size_bytes = key
         for space in self._spaces.get(pointer, ()):
@@ -234,7 +234,8 @@ class VirtualAllocator(Allocator):
             raise NoRoomError(f'{format_bytes(size_bytes)} of chunks are needed, of {format_bytes(may_hold_bytes)}',
                               self.used_bytes() + size_bytes - may_hold_bytes)
         width_bytes = rounded_up(WIDTH * may_hold_bytes, self.chunk_bytes)
-        space = Space(self._mapping.reserve(width_bytes), width_bytes, self.chunk_bytes, stream, self._chunks.idle)
+        address = self._mapping.reserve(width_bytes)
+        space = AddressSpace(address, width_bytes, self.chunk_bytes, stream, self._chunks.idle)
         self._chunks.has_streams |= bool(self._spaces) and pointer not in self._spaces
         self._spaces.setdefault(pointer, []).append(space)
         return space, 0
@@ -258,7 +259,7 @@ class VirtualAllocator(Allocator):
 
     def _join(self) -> None:
         """Makes the addresses of what was freed free; nothing uses them after the moment of their streams now."""
-        arrived: dict[int, list[tuple[Space, range]]] = {}
+        arrived: dict[int, list[tuple[AddressSpace, range]]] = {}
         for (pointer, _), places in self._kept.items():
             for place in places:
                 space = place.space

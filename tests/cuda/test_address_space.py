@@ -4,9 +4,9 @@ import copy
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chainer_ooc.backends.cuda.allocators.address_space import AddressSpace, BlockPlace, Chunk
 from chainer_ooc.backends.cuda.allocators.allocator import UNIT_BYTES
 from chainer_ooc.backends.cuda.allocators.ledger import Owner
-from chainer_ooc.backends.cuda.allocators.space import Chunk, Place, Space
 
 CHUNK = 4 * UNIT_BYTES
 PAGES = 12
@@ -24,7 +24,7 @@ def picture(blocks):
 
 
 def place_of(space, offset, size):
-    place = Place(Owner(space.address + offset, size, 0, size))
+    place = BlockPlace(Owner(space.address + offset, size, 0, size))
     place.offset, place.size_bytes, place.space = offset, size, space
     return place
 
@@ -59,7 +59,7 @@ def known(space, chunks):
 @given(st.data())
 def test_any_sequence_of_blocks(data):
     idle, blocks = {}, {}
-    space = Space(1 << 20, PAGES * CHUNK, CHUNK, None, idle)
+    space = AddressSpace(1 << 20, PAGES * CHUNK, CHUNK, None, idle)
     chunks = [Chunk(number) for number in range(data.draw(st.integers(1, PAGES)))]
     for number in range(data.draw(st.integers(1, 25))):
         if blocks and data.draw(st.booleans()):
@@ -93,7 +93,7 @@ def test_any_sequence_of_blocks(data):
 
 def test_the_place_that_lacks_the_fewest_chunks_is_taken_and_of_these_the_smallest():
     idle = {}
-    space = Space(0, PAGES * CHUNK, CHUNK, None, idle)
+    space = AddressSpace(0, PAGES * CHUNK, CHUNK, None, idle)
     for page in (0, 1, 2, 5, 6, 9, 3, 7, 8):
         chunk = Chunk(page)
         space.put(page, chunk)

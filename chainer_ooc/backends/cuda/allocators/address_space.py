@@ -26,14 +26,14 @@ from chainer_ooc.backends.cuda.allocators.ledger import End
 from chainer_ooc.backends.cuda.allocators.timestamps import Timestamp
 
 
-class Place(End):
+class BlockPlace(End):
     """Where a block is: `size_bytes` of `space` from `offset` on; kept once it has ended, for another of its size."""
 
     __slots__ = ('is_kept', 'offset', 'space')
 
     offset: int
     is_kept: bool
-    space: Space
+    space: AddressSpace
 
 
 class Chunk:
@@ -50,12 +50,12 @@ class Chunk:
 
     def __init__(self, handle: Any) -> None:
         self.handle = handle
-        self.space: Space | None = None
+        self.space: AddressSpace | None = None
         self.pages: list[int] = []
         self.used_by = -1
 
 
-class Space:
+class AddressSpace:
     """See the module. Offsets count from `address`, pages from there too.
 
     Args:
@@ -73,7 +73,7 @@ class Space:
         self.address, self.size_bytes, self.stream = address, size_bytes, stream
         self._chunk_bytes, self._idle = chunk_bytes, idle
         count = size_bytes // chunk_bytes
-        self.owned: dict[int, Place] = {}
+        self.owned: dict[int, BlockPlace] = {}
         self._chunks: list[Chunk | None] = [None] * count
         self._users = [0] * count
         self._since: list[Timestamp | None] = [None] * count
@@ -162,7 +162,7 @@ class Space:
         if chunk is not None and page in chunk.pages:  # else an interrupt came in the midst of this, or of `put`
             chunk.pages.remove(page)
 
-    def take(self, place: Place) -> None:
+    def take(self, place: BlockPlace) -> None:
         """Takes addresses that are free, and whose pages are all usable, for a block."""
         offset, size_bytes = place.offset, place.size_bytes
         self.owned[offset] = place
@@ -181,7 +181,7 @@ class Space:
                     del self._idle[chunk]
                     chunk.used_by = page
 
-    def give(self, place: Place) -> range:
+    def give(self, place: BlockPlace) -> range:
         """Makes a block's addresses free; returns the pages without users."""
         offset, size_bytes = place.offset, place.size_bytes
         del self.owned[offset]
