@@ -5,6 +5,7 @@
     collector.py  what the garbage collector must not end before its time
     layout.py     how an array lies on its block of memory, and what lies behind that
     arrays.py     arrays and the memory under them, of every library
+    libc.py       the C library
     host/         the process's own memory
     cuda/         a GPU's
     spill/        far memory in a file, which both have

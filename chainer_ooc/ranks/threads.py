@@ -49,7 +49,7 @@ def here() -> str:
 
 def own_cores() -> int:
     """Returns on how many cores this process may run."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
+    return len(os.sched_getaffinity(0))
 
 
 def warn() -> None:

@@ -70,14 +70,6 @@ def test_a_disk_that_fails_fails_the_copy(tmp_path, monkeypatch):
     spill.close()
 
 
-def test_a_system_without_the_call_waits_for_the_whole_file(tmp_path, monkeypatch):
-    synced = []
-    monkeypatch.setattr(write_back, 'libc', object)
-    monkeypatch.setattr(os, 'fdatasync', synced.append)
-    write_back.clean(5)
-    assert synced == [5]
-
-
 def test_the_call_itself_works_and_names_what_fails(tmp_path):
     with open(tmp_path / 'file', 'wb') as file:
         file.write(bytes(MB))

@@ -51,7 +51,7 @@ class Libc:
             self.calls.append((name, *arguments))
             if name in self._refused and self._refused[name] in (None, arguments[-1]):
                 ctypes.set_errno(errno.ENOMEM)
-                return pages._FAILED if name == 'mmap' else -1
+                return pages.MAP_FAILED if name == 'mmap' else -1
             return getattr(self._real, name)(*arguments)
         return call
 

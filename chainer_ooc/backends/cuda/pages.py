@@ -35,7 +35,7 @@ from collections import deque
 from typing import Any
 
 from chainer_ooc.backends.host import limits
-from chainer_ooc.backends.spill.mapping import libc
+from chainer_ooc.backends.libc import MAP_FAILED, last_error, libc
 from chainer_ooc.quantities import rounded_up
 from chainer_ooc.ranks.node import share
 from chainer_ooc.ranks.threads import own_cores
@@ -49,7 +49,6 @@ MOST_THREADS = 8
 LEAST_PART_BYTES = 32 << 20
 
 _POLL_SECONDS = 0.0002
-_FAILED = ctypes.c_void_p(-1).value
 _OUT_OF_MEMORY, _NOT_REGISTERED = 2, 713  # cudaErrorMemoryAllocation, cudaErrorHostMemoryNotRegistered
 _PORTABLE = 1  # cudaHostRegisterPortable, for which CuPy has no name
 
@@ -157,14 +156,14 @@ class Pages:
         mapped_bytes = self.nbytes + HUGE_PAGE_BYTES
         start = libc().mmap(None, mapped_bytes, mmap.PROT_READ | mmap.PROT_WRITE,
                             mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
-        if start == _FAILED:
-            raise _error()
+        if start == MAP_FAILED:
+            raise last_error()
         self.address = rounded_up(start, HUGE_PAGE_BYTES)
         if self.address > start:
             libc().munmap(start, self.address - start)
         libc().munmap(self.address + self.nbytes, start + HUGE_PAGE_BYTES - self.address)
         if libc().madvise(self.address, self.nbytes, mmap.MADV_DONTFORK):
-            error = _error()
+            error = last_error()
             self.unmap()
             raise error
         libc().madvise(self.address, self.nbytes, mmap.MADV_HUGEPAGE)  # mere advice: a refusal costs time only
@@ -234,11 +233,6 @@ def _unmap(address: int) -> None:
     pages = _MAPPED.pop(address, None)
     if pages is not None:  # only one gets it
         pages.unmap()
-
-
-def _error() -> OSError:
-    number = ctypes.get_errno()
-    return OSError(number, os.strerror(number))
 
 
 os.register_at_fork(after_in_child=_MAPPED.clear)  # they are the parent's: others may be there in the child

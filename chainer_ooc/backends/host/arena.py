@@ -30,7 +30,6 @@ import ctypes
 import functools
 import importlib
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -295,8 +294,6 @@ def _make_room(nbytes: int) -> bool:
 @functools.cache
 def _library() -> ctypes.PyDLL | str:
     """The library, or a sentence that says why there is none."""
-    if not sys.platform.startswith('linux'):
-        return 'only Linux moves pages between addresses'
     if os.sysconf('SC_PAGE_SIZE') > _LARGEST_PAGE_BYTES:
         return 'pages of the system are larger than 16 KiB'
     try:

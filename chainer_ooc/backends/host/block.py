@@ -83,7 +83,7 @@ def make(nbytes: int) -> HeapBlock:
             block.resize(block_bytes)
     except OSError as error:
         raise MemoryError(f'no {nbytes} bytes of near memory: {error.strerror}') from None
-    if whole_bytes and hasattr(mmap, 'MADV_HUGEPAGE'):
+    if whole_bytes:
         with contextlib.suppress(OSError):  # a kernel built without them
             block.madvise(mmap.MADV_HUGEPAGE, 0, whole_bytes)
     return block

@@ -24,7 +24,7 @@ is freed of them would stay as holes that a limit such as RLIMIT_DATA counts and
 
 What is set stays set until the process ends: glibc offers no way back to its adaptive choice.
 
-Left out: other C libraries. musl and macOS return large arrays at once by design.
+Left out: other C libraries. musl returns large arrays at once by design.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from __future__ import annotations
 import ctypes
 import os
 
-from chainer_ooc.backends.spill.mapping import libc
+from chainer_ooc.backends.libc import libc
 
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
@@ -101,5 +101,5 @@ def is_glibc() -> bool:
     """Whether the C library is glibc."""
     try:
         return (os.confstr('CS_GNU_LIBC_VERSION') or '').startswith('glibc')
-    except (AttributeError, ValueError, OSError):
+    except (ValueError, OSError):
         return False

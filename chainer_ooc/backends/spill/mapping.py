@@ -15,21 +15,18 @@ Python's own ``mmap`` would hold a descriptor for each mapping, hence ctypes. Th
 A forked child inherits the mappings. There they become private, so that what the child writes never reaches the
 parent; what the parent writes later, the child may see.
 
-Left out: systems without mmap; populating page tables ahead, which would take the caller's time.
+Left out: populating page tables ahead, which would take the caller's time.
 """
 
 from __future__ import annotations
 
-import ctypes
 import errno
-import functools
 import mmap
-import os
 from typing import Any
 
 from chainer_ooc.backends.layout import GAP_BYTES
+from chainer_ooc.backends.libc import MAP_FAILED, last_error, libc
 
-_FAILED = ctypes.c_void_p(-1).value
 _MAP_FIXED = 0x10  # everywhere that we run; the mmap module has no name for it
 _READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
 _OUT_OF_ADDRESSES = (errno.ENOMEM, errno.EAGAIN)
@@ -79,21 +76,10 @@ class Mapping:
 
 def _map(address: int | None, nbytes: int, flags: int, descriptor: int, start: int) -> int:
     found: int = libc().mmap(address, nbytes + GAP_BYTES, _READ_WRITE, flags, descriptor, start)
-    if found != _FAILED:
+    if found != MAP_FAILED:
         return found
-    number = ctypes.get_errno()
-    if number in _OUT_OF_ADDRESSES:
-        raise MemoryError(f'no {nbytes} bytes of addresses for a mapping of the spill file: {os.strerror(number)}; '
+    error = last_error()
+    if error.errno in _OUT_OF_ADDRESSES:
+        raise MemoryError(f'no {nbytes} bytes of addresses for a mapping of the spill file: {error.strerror}; '
                           'raise ulimit -v or vm.max_map_count')
-    raise OSError(number, os.strerror(number))
-
-
-@functools.cache
-def libc() -> ctypes.CDLL:
-    """The C library, whose `mmap`, `munmap` and `madvise` take addresses; `ctypes.get_errno` has why a call failed."""
-    library = ctypes.CDLL(None, use_errno=True)  # each is a cycle, which only Python's collector would find
-    library.mmap.restype = ctypes.c_void_p
-    library.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
-    library.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-    library.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    return library
+    raise error

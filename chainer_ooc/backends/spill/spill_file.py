@@ -91,8 +91,6 @@ class SpillFile:
 
         If this fails: the file keeps its content; blocks that were already set aside are filled by later copies.
         """
-        if not hasattr(os, 'posix_fallocate'):  # macOS
-            return
         try:
             os.posix_fallocate(self._descriptor, start, nbytes)
         except OSError as error:
@@ -217,13 +215,11 @@ def _file_limit() -> str:
 def _open_nameless(folder: str) -> io.FileIO:
     """Opens a file that has no name, readable and writable for its owner alone."""
     try:
-        unnamed = getattr(os, 'O_TMPFILE', 0)
-        if unnamed:
-            try:
-                return _open(folder, unnamed | os.O_EXCL)  # O_EXCL: it cannot be given a name later
-            except OSError as error:
-                if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
-                    raise
+        try:
+            return _open(folder, os.O_TMPFILE | os.O_EXCL)  # O_EXCL: it cannot be given a name later
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
+                raise
         path = os.path.join(folder, f'chainer_ooc-{secrets.token_hex(8)}')
         try:
             return _open(path, os.O_CREAT | os.O_EXCL)

@@ -19,9 +19,8 @@ from __future__ import annotations
 
 import collections
 import ctypes
-import os
 
-from chainer_ooc.backends.spill.mapping import libc
+from chainer_ooc.backends.libc import last_error, libc
 
 _WAIT_BEFORE, _WRITE, _WAIT_AFTER = 1, 2, 4  # SYNC_FILE_RANGE_..., linux/fs.h
 
@@ -67,10 +66,7 @@ def clean(descriptor: int) -> None:
 
 
 def sync(descriptor: int, start: int, nbytes: int, flags: int) -> None:
-    """Calls sync_file_range, or where the C library has none waits for the whole file."""
-    call = getattr(libc(), 'sync_file_range', None)
-    if call is None:
-        os.fdatasync(descriptor)
-    elif call(ctypes.c_int(descriptor), ctypes.c_int64(start), ctypes.c_int64(nbytes), ctypes.c_uint(flags)):
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+    """Calls sync_file_range."""
+    if libc().sync_file_range(
+            ctypes.c_int(descriptor), ctypes.c_int64(start), ctypes.c_int64(nbytes), ctypes.c_uint(flags)):
+        raise last_error()
