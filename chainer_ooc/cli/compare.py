@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from chainer_ooc.classify.bound import Bound, known_bound
+from chainer_ooc.classify.bound import Bound
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.cli import arguments as common
 from chainer_ooc.cli import gap
 from chainer_ooc.cli.answer import Answer
 from chainer_ooc.cli.prediction import Prediction, predict, read_trace, trace_for
-from chainer_ooc.cli.stage import stage, stages
+from chainer_ooc.cli.stage import stages
 from chainer_ooc.plans.making import in_core
 from chainer_ooc.problem import Decision, Problem, Verdict, problem_of
 from chainer_ooc.quantities import enough, format_bytes, format_enough
@@ -46,8 +46,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     reference = in_core(problem_of(trace, 1, arguments.min_bytes))
     budgets = arguments.budgets or _budgets(trace, arguments, reference.peak_bytes)
     problems = [problem_of(trace, budget_bytes, arguments.min_bytes) for budget_bytes in budgets]
-    with stage('looking for what is possible at best'):
-        bounds = [known_bound(problem) for problem in problems]  # one for all policies of a budget
+    bounds = [gap.bound_of(problem) for problem in problems]  # one for all policies of a budget
     found = _predict_all(problems, arguments.policies)
     parts = [[_row(found[problem.budget_bytes, policy], bound, reference.seconds) for policy in arguments.policies]
              for problem, bound in zip(problems, bounds, strict=True)]
@@ -88,14 +87,8 @@ def _predict_all(problems: Sequence[Problem], policies: Sequence[str]) -> dict[t
 
 def _row(found: Prediction, bound: Bound | None, in_core_seconds: float) -> dict[str, Any]:
     plan = found.plan
-    return {
-        'policy': found.policy, 'budget_bytes': found.budget_bytes, 'feasible': plan is not None,
-        'seconds': plan.seconds if plan else None,
-        'overhead': plan.seconds / in_core_seconds - 1 if plan and in_core_seconds else None,
-        **gap.facts_of(plan, bound), 'peak_bytes': plan.peak_bytes if plan else None,
-        **found.counts(),
-        'floor_bytes': found.floor_bytes, 'floor_set_by': found.where,
-    }
+    overhead = plan.seconds / in_core_seconds - 1 if plan and in_core_seconds else None
+    return {**found.facts(), 'overhead': overhead, **gap.facts_of(plan, bound)}
 
 
 def _table(rows: list[dict[str, Any]], budget_bytes: int, bound: Bound | None) -> Table:

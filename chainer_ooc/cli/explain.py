@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from chainer_ooc.classify.bound import known_bound
 from chainer_ooc.classify.policies import policy_of
 from chainer_ooc.cli import arguments as common
 from chainer_ooc.cli import gap
@@ -51,8 +50,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     retained = [each for each in trace.maps if each.retained]  # the others are freed by themselves
     largest = sorted(retained, key=lambda each: (-each.nbytes, each.id))[:arguments.top]
     rows = [_row(problem, reasons, each.id) for each in largest]
-    with stage('looking for what is possible at best'):
-        bound = known_bound(problem)
+    bound = gap.bound_of(problem)
     with stage('looking for what binds'):
         binds = gap.binding(problem, plan, bound, arguments.top)
     facts = {'policy': plan.policy, 'budget_bytes': plan.budget_bytes, 'seconds': plan.seconds,

@@ -20,6 +20,7 @@ from typing import Any
 from chainer_ooc.classify.bound import Bound, known_bound
 from chainer_ooc.cli.answer import listing
 from chainer_ooc.cli.prediction import predict
+from chainer_ooc.cli.stage import stage
 from chainer_ooc.plans.making import in_core
 from chainer_ooc.plans.plan import Plan
 from chainer_ooc.problem import Problem
@@ -32,6 +33,12 @@ _NO_SOLVER = 'how far this is from the best possible: pip install "chainer-ooc[a
 #: How much memory more is asked about, unless less is enough for everything, and how many times as fast a link.
 MORE_BYTES, TIMES = 10 ** 9, 2
 _NOTHING = 1e-9  # sums in another order: as a share, or in seconds
+
+
+def bound_of(problem: Problem) -> Bound | None:
+    """What is possible at best; a terminal says meanwhile that it is being looked for."""
+    with stage('looking for what is possible at best'):
+        return known_bound(problem)
 
 
 def gap_of(plan: Plan | None, bound: Bound | None) -> float | None:

@@ -6,7 +6,6 @@ import argparse
 import time
 from pathlib import Path
 
-from chainer_ooc.classify.bound import known_bound
 from chainer_ooc.classify.policies import policy_of
 from chainer_ooc.cli import arguments as common
 from chainer_ooc.cli import gap
@@ -49,8 +48,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     counts = plan.counts()
     nbytes = {verdict.value: sum(each.nbytes for each, own in zip(trace.maps, plan.verdicts, strict=True)
                                  if own is verdict) for verdict in Verdict}
-    with stage('looking for what is possible at best'):
-        in_core_seconds, bound = in_core(problem).seconds, known_bound(problem)
+    in_core_seconds, bound = in_core(problem).seconds, gap.bound_of(problem)
     facts = {
         'policy': plan.policy, 'budget_bytes': plan.budget_bytes, 'min_bytes': arguments.min_bytes,
         'graph': trace.fingerprint, **counts, **{f'{name}_bytes': value for name, value in nbytes.items()},

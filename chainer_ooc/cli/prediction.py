@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from chainer_ooc.classify.policies import policy_of
 from chainer_ooc.cli.answer import UsageError
@@ -45,9 +45,13 @@ class Prediction:
     where: str | None = None
     workspace_floor_bytes: int | None = None
 
-    def counts(self) -> Mapping[str, int | None]:
-        """Number of feature maps by the names of verdicts, each None without a plan."""
-        return dict.fromkeys((each.value for each in Verdict), None) if self.plan is None else self.plan.counts()
+    def facts(self) -> dict[str, Any]:
+        """What commands say about it, with the number of feature maps of each verdict; None what only a plan has."""
+        plan = self.plan
+        return {'policy': self.policy, 'budget_bytes': self.budget_bytes, 'feasible': plan is not None,
+                'seconds': plan.seconds if plan else None, 'peak_bytes': plan.peak_bytes if plan else None,
+                **(plan.counts() if plan else dict.fromkeys(each.value for each in Verdict)),
+                'floor_bytes': self.floor_bytes, 'floor_set_by': self.where}
 
 
 def read_trace(file: Path) -> Trace:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from chainer_ooc.classify.bound import Bound, known_bound
+from chainer_ooc.classify.bound import Bound
 from chainer_ooc.classify.search import largest_fitting
 from chainer_ooc.cli import arguments as common
 from chainer_ooc.cli import gap
@@ -65,18 +65,13 @@ def run(arguments: argparse.Namespace) -> Answer:
     problem = problem_of(trace, arguments.budget, arguments.min_bytes)
     with stage(f'planning with {arguments.policy}'):
         found, in_core_plan = predict(arguments.policy, problem), in_core(problem)
-    with stage('looking for what is possible at best'):
-        plan, bound = found.plan, known_bound(problem)
+    plan, bound = found.plan, gap.bound_of(problem)
     facts = {
-        'policy': arguments.policy, 'machine': arguments.machine, 'batch': batch, 'feasible': plan is not None,
-        'seconds': plan.seconds if plan else None, 'exchange_seconds': trace.exchange_seconds,
+        **found.facts(), 'machine': arguments.machine, 'batch': batch, 'exchange_seconds': trace.exchange_seconds,
         'images_per_second': _rate(batch, plan.seconds + trace.exchange_seconds if plan else None),
         'in_core_images_per_second': _rate(batch, in_core_plan.seconds + trace.exchange_seconds),
-        'peak_bytes': plan.peak_bytes if plan else None, 'budget_bytes': arguments.budget,
-        'floor_bytes': found.floor_bytes, 'floor_set_by': found.where,
-        'workspace_floor_bytes': found.workspace_floor_bytes,
-        **found.counts(),
-        'in_core_seconds': in_core_plan.seconds, **gap.facts_of(plan, bound),
+        'workspace_floor_bytes': found.workspace_floor_bytes, 'in_core_seconds': in_core_plan.seconds,
+        **gap.facts_of(plan, bound),
     }
     shown = _shown(found, facts, bound)
     title = arguments.policy if batch is None else f'{arguments.policy}, batch {batch}'
