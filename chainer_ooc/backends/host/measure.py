@@ -60,18 +60,17 @@ def _unmetered(nbytes: int) -> ByteArray:
         raise MemoryError(f'no {nbytes} bytes to measure the speed of the spill file with: {error.strerror}') from error
 
 
-def copies(backend: Backend, sample: ByteArray, target: ByteArray | None, warm_up_passes: int) -> Bandwidth:
+def copies(backend: Backend, sample: ByteArray, target: ByteArray, warm_up_passes: int) -> Bandwidth:
     """Copies a sample out and in a few times and takes the medians; the first so many passes do not count.
 
     Args:
         backend: makes the copies.
         sample: of near memory.
-        target: where it is copied back to; None for a new block in each pass.
+        target: where it is copied back to.
         warm_up_passes: how many do not count.
 
     Raises:
         SpillError: A copy failed. Its far memory is given back.
-        MemoryError: There is no room for a new block.
     """
     passes = [_round_trip(backend, sample, target) for _ in range(warm_up_passes + _PASSES)]
     outs, backs = zip(*passes[warm_up_passes:], strict=True)
@@ -82,12 +81,12 @@ def copies(backend: Backend, sample: ByteArray, target: ByteArray | None, warm_u
         latency_seconds=statistics.median(_latency_seconds(backend, tiny) for _ in passes))
 
 
-def _round_trip(backend: Backend, sample: ByteArray, target: ByteArray | None) -> tuple[float, float]:
+def _round_trip(backend: Backend, sample: ByteArray, target: ByteArray) -> tuple[float, float]:
     """Seconds of one swap-out and of one swap-in."""
     copy, out = backend.swap_out(sample)
     try:
         out.wait()
-        back = backend.swap_in(copy, backend.allocate(sample.nbytes) if target is None else target)
+        back = backend.swap_in(copy, target)
         return _seconds(out), _seconds(back)
     finally:
         backend.release(copy)

@@ -60,12 +60,6 @@ class Program:
         self._tops: list[int] = []
         self._entries: list[list[Entry]] = []
         self._costs: dict[int, int] = {}
-        self._made: Any = None
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Rows and variables."""
-        return len(self.sides), len(self._tops)
 
     def variable(self, top: int = ONE) -> int:
         """Adds a variable between 0 and `top`, and returns its number."""
@@ -83,7 +77,7 @@ class Program:
         """Sets what is to be small: the sum of these."""
         self._costs = dict.fromkeys(variables, ONE)
 
-    def solve(self, limit_seconds: float = 60.0) -> Floats:
+    def solve(self, limit_seconds: float) -> Floats:
         """Asks HiGHS for the multipliers of the rows.
 
         Returns:
@@ -102,16 +96,15 @@ class Program:
         return NOTHING if found.status != 0 else np.maximum(0.0, -found.ineqlin.marginals)
 
     def _matrix(self) -> Any:
-        """The rows as floats, a SciPy array; made anew when there are more."""
+        """The rows as floats, a SciPy array."""
         _, sparse = _solver()
-        if self._made is None or self._made.shape != self.size:
-            counts = [0, *(len(each) for each in self._entries)]
-            columns = [column for each in self._entries for column, _ in each]
-            numbers = _floats(number for each in self._entries for _, number in each)
-            self._made = sparse.csr_array((numbers, np.array(columns, np.int32), np.cumsum(counts, dtype=np.int32)),
-                                          shape=self.size)
-            self._made.sum_duplicates()
-        return self._made
+        counts = [0, *(len(each) for each in self._entries)]
+        columns = [column for each in self._entries for column, _ in each]
+        numbers = _floats(number for each in self._entries for _, number in each)
+        made = sparse.csr_array((numbers, np.array(columns, np.int32), np.cumsum(counts, dtype=np.int32)),
+                                shape=(len(self.sides), len(self._tops)))
+        made.sum_duplicates()
+        return made
 
     def bound(self, multipliers: Floats) -> Fraction:
         """What the minimum is at least, whatever the multipliers are; exact. Rows that have none count with 0."""

@@ -28,7 +28,7 @@ TWO = [([-1, -1], -3), ([-1, 2], 0)]
 
 def test_the_minimum_of_a_small_program():
     program = make(TWO, [10, 10], [0])
-    assert 2 - 1e-9 <= program.bound(program.solve()) <= 2
+    assert 2 - 1e-9 <= program.bound(program.solve(60)) <= 2
 
 
 @pytest.mark.parametrize(('multipliers', 'bound'), [
@@ -54,14 +54,14 @@ def test_no_multipliers_give_more_than_a_point_that_keeps_all_rows(data):
     spent = sum(point[each] for each in costs)
     multipliers = np.array([data.draw(st.floats(0, 100)) for _ in rows])
     assert program.bound(multipliers) <= spent
-    found = program.solve()
+    found = program.solve(60)
     assert found.size
     assert program.bound(found) <= spent
 
 
 def test_a_program_without_a_point():
     program = make([([1], -1)], [10], [0])
-    multipliers = program.solve()
+    multipliers = program.solve(60)
     assert not multipliers.size
     assert program.bound(multipliers) == 0
 
@@ -69,4 +69,4 @@ def test_a_program_without_a_point():
 def test_without_scipy_the_error_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, 'scipy.optimize', None)
     with pytest.raises(NoSolverError, match=r'pip install "chainer-ooc\[auto\]"'):
-        make(TWO, [10, 10], [0]).solve()
+        make(TWO, [10, 10], [0]).solve(60)
