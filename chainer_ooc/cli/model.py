@@ -15,11 +15,10 @@ from chainer_ooc.backends.host import limits
 from chainer_ooc.cli import programs
 from chainer_ooc.cli.answer import UsageError, message
 from chainer_ooc.errors import InfeasibleBudgetError, OocError
+from chainer_ooc.profiling.profile import LEAST
 from chainer_ooc.quantities import format_bytes, format_enough
 
 NAMES = ('alexnet', 'googlenet', 'resnet50', 'vgg16')
-#: The policy that needs the least memory.
-LEAST = 'swap-all'
 #: The next step for what cannot be run on images.
 WITH_BATCH = 'have it return the model together with its batch: (model, (x, t)), or (model, {name: array})'
 _EXAMPLES = Path(__file__).resolve().parents[2] / 'examples'

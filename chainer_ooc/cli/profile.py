@@ -17,13 +17,13 @@ from typing import Any
 
 from chainer_ooc.cli import arguments as common
 from chainer_ooc.cli.answer import Answer, UsageError, listing, maker_of, named_maker, trying
-from chainer_ooc.cli.model import LEAST, Model, NoRoomError
+from chainer_ooc.cli.model import Model, NoRoomError
 from chainer_ooc.cli.prediction import batch_of
 from chainer_ooc.cli.program import Program, load
 from chainer_ooc.cli.stage import stage
 from chainer_ooc.cli.totals import Totals, least_of, totals
 from chainer_ooc.errors import WORKSPACE, InfeasibleBudgetError, OocError
-from chainer_ooc.profiling.profile import RECORDINGS
+from chainer_ooc.profiling.profile import LEAST, RECORDINGS, configured
 from chainer_ooc.quantities import counted, format_bytes, format_enough, parse_bytes
 from chainer_ooc.report.table import Column, Table, seconds
 from chainer_ooc.trace import FeatureMap, Trace
@@ -70,8 +70,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     with stage(f'making {arguments.model}'):
         program = load(arguments.model, arguments.optimizer)
     images = _images(arguments, program)
-    with chainer.using_config('ooc_budget', arguments.budget), chainer.using_config(
-            'ooc_workspace', arguments.workspace):
+    with configured(ooc_budget=arguments.budget, ooc_workspace=arguments.workspace):
         trace, policy = _record(program, images, arguments.policy)
     if arguments.save is not None:
         with trying(f'write the trace to {arguments.save}', 'another file with --save'):
@@ -125,13 +124,11 @@ def _record(program: Model | Program, images: dict[str, Any], policy: str | None
 
 
 def _under(policy: str, program: Model | Program, batchsize: int, insize: int, device: str) -> Trace:
-    import chainer
-
     with stage(f'recording {program.name} under {policy}'):
         if isinstance(program, Program):
             return program.record(policy)
         program.to_device(device)
-        with chainer.using_config('ooc', policy), chainer.using_config('ooc_profile_iterations', RECORDINGS):
+        with configured(ooc=policy, ooc_profile_iterations=RECORDINGS):
             return trace_of(program.name, lambda: program.iterate(batchsize, insize))
 
 

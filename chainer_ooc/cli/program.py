@@ -18,9 +18,9 @@ from typing import Any
 from chainer_ooc.cli import programs
 from chainer_ooc.cli.answer import UsageError, message
 from chainer_ooc.cli.arguments import search_here, unknown
-from chainer_ooc.cli.model import LEAST, NAMES, Model, NoRoomError, example, model_of
+from chainer_ooc.cli.model import NAMES, Model, NoRoomError, example, model_of
 from chainer_ooc.errors import InfeasibleBudgetError, OocError, ProfileError
-from chainer_ooc.profiling.profile import Training, record, training_of
+from chainer_ooc.profiling.profile import LEAST, Training, record, training_of
 from chainer_ooc.trace import Trace
 
 _RESULTS = 'a Trainer, an Updater, a chainer.Chain, or a chain together with its batch: (model, (x, t))'

@@ -5,13 +5,13 @@ The first shows whether all parts work together on this machine, the second what
 
 from __future__ import annotations
 
-import contextlib
 import math
 import statistics
 import time
 from typing import Any
 
 from chainer_ooc.errors import WORKSPACE, OocError
+from chainer_ooc.profiling.profile import configured
 from chainer_ooc.quantities import parse_bytes
 
 _ITERATIONS = 5  # recorded, and again where kernels were compiled; planned, while memory is pinned; and run
@@ -36,8 +36,7 @@ def try_workspace() -> dict[str, Any]:
     found = {}
     for workspace in None, WORKSPACE:
         times = []
-        with chainer.using_config('ooc_workspace', workspace), chainer.using_config('use_ideep', 'never'), \
-                chainer.no_backprop_mode():
+        with configured(ooc_workspace=workspace, use_ideep='never'), chainer.no_backprop_mode():
             for _ in range(_PASSES + 1):  # the first one has the system make pages
                 began = time.perf_counter()
                 F.convolution_2d(x, weights, pad=1)
@@ -57,16 +56,11 @@ def try_training(spill_dir: str | None, device: str = '@numpy') -> dict[str, int
     Raises:
         OocError: nothing was swapped, or the gradients differ.
     """
-    import chainer
-
     import chainer_ooc
 
     expected = _gradients(device)
-    settings = {'ooc': 'swap-all', 'ooc_min_bytes': 0, 'ooc_spill_dir': spill_dir}
     try:
-        with contextlib.ExitStack() as stack:
-            for name, value in settings.items():
-                stack.enter_context(chainer.using_config(name, value))
+        with configured(ooc='swap-all', ooc_min_bytes=0, ooc_spill_dir=spill_dir):
             found = [_gradients(device) for _ in range(_ITERATIONS)]
             stats = chainer_ooc.stats()
     finally:

@@ -28,8 +28,10 @@ from chainer_ooc.trace import Trace
 
 #: Iterations that are recorded; the last recording counts.
 RECORDINGS = 2
-#: What a training is recorded under where `chainer.config.ooc` is not set; the second needs the least memory.
-POLICIES = ('keep', 'swap-all')
+#: The policy that needs the least memory.
+LEAST = 'swap-all'
+#: What a training is recorded under where `chainer.config.ooc` is not set.
+POLICIES = ('keep', LEAST)
 
 
 @dataclass(frozen=True)
@@ -66,22 +68,15 @@ def record(training: Training, policy: str) -> Trace:
     Raises:
         ProfileError: nothing was recorded, or something that was changed could not be put back.
     """
-    import chainer
-
-    entries = {'ooc_plan': None, 'ooc_profile_iterations': RECORDINGS, 'ooc': policy}
-    with contextlib.ExitStack() as stack:
-        rewound = stack.enter_context(untouched(training.roots, training.is_kept))
-        stack.enter_context(_deaf())
-        for name, value in entries.items():
-            stack.enter_context(chainer.using_config(name, value))
-        stack.enter_context(manager.apart())
+    entries = configured(ooc_plan=None, ooc_profile_iterations=RECORDINGS, ooc=policy)
+    with untouched(training.roots, training.is_kept) as rewound, _deaf(), entries, manager.apart():
         traces, refusals = [], []
         for _ in range(RECORDINGS):
             with rewound():
                 training.iterate()
             session = manager.current()
             if session is not None:
-                refusals.append(session.refusal(POLICIES[-1]))
+                refusals.append(session.refusal(LEAST))
                 traces = [each for each in session.traces() if each.steps]
     if not traces:
         raise ProfileError('nothing was recorded: no backward pass has reached a function; profile an iteration that '
@@ -96,7 +91,7 @@ def _among_others(trace: Trace, refusals: list[InfeasibleBudgetError]) -> Trace:
     """
     import chainer
 
-    own = floor_of(known.POLICIES[POLICIES[-1]], problem_of(trace, 1, parse_bytes(chainer.config.ooc_min_bytes)))
+    own = floor_of(known.POLICIES[LEAST], problem_of(trace, 1, parse_bytes(chainer.config.ooc_min_bytes)))
     if own is None:
         return trace  # it needs nothing, as no call has a map
     more_bytes = max(each.floor_bytes - each.lost_bytes for each in refusals) - own.floor_bytes
@@ -156,6 +151,17 @@ def loss_of(model: Any, *batch: Any, **named: Any) -> Any:
     shape = f' of {loss.dtype} and shape {loss.shape}' if isinstance(loss, chainer.Variable) else ''
     raise ProfileError(f'the model gave a {type(loss).__name__}{shape}, not a loss, which is one floating point number '
                        'in a Variable; profile what your training calls, such as L.Classifier(model)')
+
+
+@contextlib.contextmanager
+def configured(**entries: Any) -> Iterator[None]:
+    """Sets entries of `chainer.config` meanwhile."""
+    import chainer
+
+    with contextlib.ExitStack() as stack:
+        for name, value in entries.items():
+            stack.enter_context(chainer.using_config(name, value))
+        yield
 
 
 @contextlib.contextmanager
