@@ -12,7 +12,7 @@ from typing import TypeVar
 from chainer_ooc.classify.policies import policy_of
 from chainer_ooc.cost.machine import Machine, machine_names, read_machine
 from chainer_ooc.cost.network import Network, parse_network
-from chainer_ooc.errors import ConfigError, did_you_mean
+from chainer_ooc.errors import did_you_mean
 from chainer_ooc.quantities import parse_bytes
 
 #: The default of chainer.config.ooc_min_bytes, which cannot be asked where Chainer is absent.
@@ -77,10 +77,7 @@ def positive(text: str) -> int:
 
 def size(text: str) -> int:
     """Reads an amount of bytes."""
-    try:
-        return parse_bytes(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    return _read(parse_bytes, text)
 
 
 def budget(text: str) -> int:
@@ -106,20 +103,22 @@ def _positive_size(text: str, what: str) -> int:
 
 def network(text: str) -> Network:
     """Reads the speed of a network."""
-    try:
-        return parse_network(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    return _read(parse_network, text)
 
 
 def policy(text: str) -> str:
     """Reads the name of a policy; one of the user's own is imported, from the current folder too."""
     search_here()
-    try:
-        policy_of(text)
-    except ConfigError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    _read(policy_of, text)
     return text
+
+
+def _read(parse: Callable[[str], _Read], text: str) -> _Read:
+    """Reads with a function of ours; argparse shows the message of errors of its own class only."""
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def search_here() -> None:
