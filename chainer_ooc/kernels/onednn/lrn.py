@@ -19,10 +19,13 @@ import numpy as np
 from chainer_ooc.kernels.onednn.layouts import Array, channels_last, empty
 from chainer_ooc.kernels.onednn.library import Library, UnsupportedError, made_once
 from chainer_ooc.kernels.onednn.primitives import (
+    FORWARD_TRAINING,
+    QUERIES,
     RESULT,
     RESULT_GRADIENT,
     SOURCE,
     SOURCE_GRADIENT,
+    WORKSPACE,
     Primitive,
     Shape,
     channels_last_layout,
@@ -30,8 +33,7 @@ from chainer_ooc.kernels.onednn.primitives import (
 )
 from chainer_ooc.kernels.onednn.seam import or_none, serves
 
-_FORWARD_TRAINING, _ACROSS_CHANNELS = 64, 0xaff
-_WORKSPACE, _WORKSPACE_QUERY = 64, 135
+_ACROSS_CHANNELS = 0xaff
 _NEIGHBOURS = 5
 
 
@@ -65,7 +67,7 @@ def local_response_normalization(node: Any, x: Array) -> Any:
         return None
     made = computations(_response(node, x))
     y, workspace = empty(x.shape), np.empty(made.workspace_bytes, np.uint8)
-    made.forward.run({SOURCE: channels_last(x), RESULT: y, _WORKSPACE: workspace})
+    made.forward.run({SOURCE: channels_last(x), RESULT: y, WORKSPACE: workspace})
     node.indexes = workspace
     return y,
 
@@ -75,7 +77,7 @@ def local_response_normalization_grad(node: Any, x: Array, gy: Array, workspace:
     gx = empty(x.shape)
     computations(_response(node, x)).backward.run({
         SOURCE: channels_last(x), RESULT_GRADIENT: channels_last(np.asarray(gy, np.float32)), SOURCE_GRADIENT: gx,
-        _WORKSPACE: workspace})
+        WORKSPACE: workspace})
     return gx,
 
 
@@ -93,14 +95,14 @@ def computations(of: Response) -> Computations:
     library = loaded()
     layout = channels_last_layout(library, of.shape)
     forward = library.created(
-        'lrn_forward_primitive_desc_create', library.engine, c_int(_FORWARD_TRAINING), c_int(_ACROSS_CHANNELS), layout,
+        'lrn_forward_primitive_desc_create', library.engine, c_int(FORWARD_TRAINING), c_int(_ACROSS_CHANNELS), layout,
         layout, *of.numbers(), library.attributes)
     backward = library.created(
         'lrn_backward_primitive_desc_create', library.engine, c_int(_ACROSS_CHANNELS), layout, layout, layout,
         *of.numbers(), forward, library.attributes)
     if any(library.implementation(each).startswith('ref') for each in (forward, backward)):
         raise UnsupportedError('oneDNN has this normalization as code that is not compiled, which is slow')
-    workspace = library.queried_descriptor(forward, _WORKSPACE_QUERY)
+    workspace = library.queried_descriptor(forward, QUERIES[WORKSPACE])
     if workspace is None:
         raise UnsupportedError('oneDNN leaves nothing for the gradient of this normalization')
     return Computations(
@@ -112,4 +114,4 @@ def computations(of: Response) -> Computations:
 
 def _layouts(library: Library, shape: Shape, workspace: c_void_p, maps: tuple[int, ...]) -> dict[int, c_void_p]:
     return {**{each: channels_last_layout(library, shape) for each in maps},
-            _WORKSPACE: library.created('memory_desc_clone', workspace)}
+            WORKSPACE: library.created('memory_desc_clone', workspace)}

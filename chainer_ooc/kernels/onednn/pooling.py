@@ -22,14 +22,18 @@ import numpy as np
 from chainer_ooc.kernels.onednn.layouts import Array, channels_last, empty, is_channels_last
 from chainer_ooc.kernels.onednn.library import UnsupportedError, dimensions, made_once
 from chainer_ooc.kernels.onednn.primitives import (
+    FORWARD_TRAINING,
+    QUERIES,
     RESULT,
     RESULT_GRADIENT,
     SOURCE,
     SOURCE_GRADIENT,
+    WORKSPACE,
     Primitive,
     Shape,
     channels_last_layout,
     loaded,
+    pad_after,
 )
 from chainer_ooc.kernels.onednn.seam import or_none, serves
 from chainer_ooc.kernels.tiled import pool
@@ -38,9 +42,6 @@ from chainer_ooc.kernels.tiled.windows import Windows
 #: Algorithms.
 MAXIMUM, MEAN_WITH_PADDING, MEAN_OF_PIXELS = 0x1ff, 0x2ff, 0x3ff
 
-_FORWARD_TRAINING = 64
-INDEXES = 64  # an argument: which element was the maximum
-_INDEXES_QUERY = 135
 _DATA_TYPES = {np.dtype(np.int32): 4, np.dtype(np.uint8): 6}
 _TILED_BYTES = 8 << 20
 _LOWEST = np.finfo(np.float32).min
@@ -64,15 +65,10 @@ class Pooling:
     stride: Shape
     pad: Shape
 
-    def pad_after(self) -> Shape:
-        """The padding after the input that gives just this output; negative where pixels are left over."""
-        return tuple(start + kernel - extent for start, kernel, extent in zip(
-            self._last_starts(), self.kernel, self.x_shape[2:], strict=True))
-
     def has_empty_windows(self) -> bool:
         """Whether there are windows without a pixel."""
-        return any(kernel <= pad or start >= extent for kernel, pad, start, extent in zip(
-            self.kernel, self.pad, self._last_starts(), self.x_shape[2:], strict=True))
+        return any(kernel <= pad or (out - 1) * stride - pad >= extent for kernel, pad, out, stride, extent in zip(
+            self.kernel, self.pad, self.y_shape[2:], self.stride, self.x_shape[2:], strict=True))
 
     def index_dtype(self) -> np.dtype[Any]:
         """In which oneDNN notes elements of windows."""
@@ -81,10 +77,6 @@ class Pooling:
     def windows(self) -> Windows:
         """The same for `tiled`."""
         return Windows(self.x_shape[2:], self.kernel, self.stride, self.pad, (1,) * len(self.kernel), self.y_shape[2:])
-
-    def _last_starts(self) -> Shape:
-        return tuple((out - 1) * stride - pad for out, stride, pad in zip(
-            self.y_shape[2:], self.stride, self.pad, strict=True))
 
 
 # --- what Chainer's functions call ------------------------------------------------------------------------------------
@@ -99,7 +91,7 @@ def max_pooling_nd(node: Any, x: Array) -> Any:
     x = channels_last(x)
     y, indexes = empty(of.y_shape), empty(of.y_shape, of.index_dtype())
     if _above_lowest(x):
-        pooling(of, MAXIMUM, False).run({SOURCE: x, RESULT: y, INDEXES: indexes})
+        pooling(of, MAXIMUM, False).run({SOURCE: x, RESULT: y, WORKSPACE: indexes})
     else:
         for ours, found in zip((y, indexes), pool.max_pool(x, of.windows(), _TILED_BYTES), strict=True):
             np.copyto(ours, found, casting='unsafe')
@@ -162,7 +154,7 @@ def _grad(node: Any, gy: Array, algorithm: int, indexes: Array | None = None) ->
     gx = empty(of.x_shape)
     arrays = {RESULT_GRADIENT: channels_last(gy), SOURCE_GRADIENT: gx}
     if indexes is not None:
-        arrays[INDEXES] = _as_noted(indexes, of.index_dtype())
+        arrays[WORKSPACE] = _as_noted(indexes, of.index_dtype())
     computation.run(arrays)
     return gx,
 
@@ -222,13 +214,14 @@ def pooling(of: Pooling, algorithm: int, backward: bool) -> Primitive:
     x, y = channels_last_layout(library, of.x_shape), channels_last_layout(library, of.y_shape)
     layouts = {SOURCE_GRADIENT: x, RESULT_GRADIENT: y} if backward else {SOURCE: x, RESULT: y}
     geometry = c_int(algorithm), x, y, *map(dimensions, (
-        of.stride, of.kernel, (0,) * len(of.kernel), of.pad, of.pad_after()))
-    descriptor = library.created('pooling_forward_primitive_desc_create', library.engine, c_int(_FORWARD_TRAINING),
+        of.stride, of.kernel, (0,) * len(of.kernel), of.pad,
+        pad_after(of.x_shape, of.y_shape, of.kernel, of.stride, (1,) * len(of.kernel), of.pad)))
+    descriptor = library.created('pooling_forward_primitive_desc_create', library.engine, c_int(FORWARD_TRAINING),
                                  *geometry, library.attributes)
     if algorithm == MAXIMUM:
-        layouts[INDEXES] = channels_last_layout(library, of.y_shape, _DATA_TYPES[of.index_dtype()])
-        noted = library.queried_descriptor(descriptor, _INDEXES_QUERY)
-        if noted is None or not library.equal(noted, layouts[INDEXES]):
+        layouts[WORKSPACE] = channels_last_layout(library, of.y_shape, _DATA_TYPES[of.index_dtype()])
+        noted = library.queried_descriptor(descriptor, QUERIES[WORKSPACE])
+        if noted is None or not library.equal(noted, layouts[WORKSPACE]):
             raise UnsupportedError('oneDNN notes maxima in another layout than is known here')
     if backward:
         descriptor = library.created('pooling_backward_primitive_desc_create', library.engine, *geometry, descriptor,

@@ -26,15 +26,15 @@ Shape = tuple[int, ...]
 
 _FLOAT32 = 3
 _ANY_LAYOUT = 1
-_FORWARD_TRAINING, _BACKWARD = 64, 128
+FORWARD_TRAINING = 64
 _CONVOLUTION_DIRECT = 1
 
 #: Arguments of primitives. What oneDNN calls a source is the input of the forward computation, also in backward.
 SOURCE, RESULT, WEIGHTS, BIAS = 1, 17, 33, 41
-SCRATCHPAD = 80
+WORKSPACE, SCRATCHPAD = 64, 80  # the first: what forward leaves for the gradient
 SOURCE_GRADIENT, RESULT_GRADIENT, WEIGHTS_GRADIENT = 129, 145, 161
 #: Queries for memory descriptors of a primitive.
-_QUERIES = {WEIGHTS: 131, WEIGHTS_GRADIENT: 132, SCRATCHPAD: 136}
+QUERIES = {WEIGHTS: 131, WEIGHTS_GRADIENT: 132, WORKSPACE: 135, SCRATCHPAD: 136}
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,6 @@ class Convolution:
     dilate: Shape
     pad: Shape
     groups: int
-
-    def pad_after(self) -> Shape:
-        """The padding after the input that gives just this output; negative where pixels are left over."""
-        return tuple((out - 1) * stride + (kernel - 1) * dilate + 1 - extent - pad for out, stride, kernel, dilate,
-                     extent, pad in zip(self.y_shape[2:], self.stride, self.w_shape[2:], self.dilate, self.x_shape[2:],
-                                        self.pad, strict=True))
 
     def grouped_w_shape(self) -> Shape:
         """The weights' shape as oneDNN has it: the groups are an axis of their own."""
@@ -91,12 +85,12 @@ class Primitive:
         self._descriptor = descriptor  # what is queried lives no longer
         self._primitive = library.created('primitive_create', descriptor)
         self.scratch_bytes = 0
-        scratchpad = library.queried_descriptor(descriptor, _QUERIES[SCRATCHPAD])
+        scratchpad = library.queried_descriptor(descriptor, QUERIES[SCRATCHPAD])
         if scratchpad is not None:
             self._layouts[SCRATCHPAD], self.scratch_bytes = scratchpad, library.nbytes(scratchpad)
         self._weights, self._reorder = weights, None
         if weights is not None:
-            wanted = library.queried_descriptor(descriptor, _QUERIES[weights])
+            wanted = library.queried_descriptor(descriptor, QUERIES[weights])
             assert wanted is not None, 'a primitive with weights has no layout of them'
             if not library.equal(wanted, self._layouts[weights]):
                 ways = self._layouts[weights], wanted
@@ -130,7 +124,7 @@ class Reorder:
         self._descriptor = library.created('reorder_primitive_desc_create', source, library.engine, target,
                                            library.engine, library.attributes)
         self._primitive = library.created('primitive_create', self._descriptor)
-        scratchpad = library.queried_descriptor(self._descriptor, _QUERIES[SCRATCHPAD])
+        scratchpad = library.queried_descriptor(self._descriptor, QUERIES[SCRATCHPAD])
         self._scratchpad = scratchpad if scratchpad is not None and library.nbytes(scratchpad) else None
 
     def run(self, source: Array, target: Array) -> None:
@@ -182,11 +176,12 @@ def convolution(of: Convolution, argument: int, with_bias: bool = False) -> Prim
     if with_bias:
         layouts[BIAS] = plain_layout(library, (of.w_shape[0],))
     geometry = [dimensions(each) for each in (
-        of.stride, [each - 1 for each in of.dilate], of.pad, of.pad_after())]
+        of.stride, [each - 1 for each in of.dilate], of.pad,
+        pad_after(of.x_shape, of.y_shape, of.w_shape[2:], of.stride, of.dilate, of.pad))]
     bias = layouts.get(BIAS) or c_void_p()
     direct, no_hint = c_int(_CONVOLUTION_DIRECT), c_void_p()
     name, arguments = {
-        RESULT: ('forward', (c_int(_FORWARD_TRAINING), direct, x, any_w, bias, y, *geometry)),
+        RESULT: ('forward', (c_int(FORWARD_TRAINING), direct, x, any_w, bias, y, *geometry)),
         SOURCE_GRADIENT: ('backward_data', (direct, x, any_w, y, *geometry, no_hint)),
         WEIGHTS_GRADIENT: ('backward_weights', (direct, x, any_w, c_void_p(), y, *geometry, no_hint))}[argument]
     descriptor = library.created(f'convolution_{name}_primitive_desc_create', library.engine, *arguments,
@@ -199,6 +194,12 @@ def to_channels_last(shape: Shape) -> Reorder:
     """Makes the copy of a C-contiguous array to a channels-last one."""
     library = loaded()
     return Reorder(library, plain_layout(library, shape), channels_last_layout(library, shape))
+
+
+def pad_after(x_shape: Shape, y_shape: Shape, kernel: Shape, stride: Shape, dilate: Shape, pad: Shape) -> Shape:
+    """The padding after the input that gives just this output; negative where pixels are left over."""
+    return tuple((out - 1) * step + (size - 1) * dilated + 1 - extent - before for out, step, size, dilated, extent,
+                 before in zip(y_shape[2:], stride, kernel, dilate, x_shape[2:], pad, strict=True))
 
 
 def loaded() -> Library:
