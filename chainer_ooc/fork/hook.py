@@ -35,8 +35,6 @@ class ForkLoader(SourceFileLoader):
         self._series = series
 
     def get_source(self, fullname: str) -> str:
-        if self._relative not in self._series.diffs:
-            return (self._site / self._relative).read_text(encoding='utf-8')
         return self._series.patched(self._relative, self._site)
 
     def get_code(self, fullname: str) -> types.CodeType:
