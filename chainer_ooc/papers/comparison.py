@@ -75,19 +75,16 @@ class Row:
             return self.ours - nearest
         return self.ours / nearest - 1 if nearest else math.copysign(math.inf, self.ours)
 
-    def is_met(self, tolerance: float = TOLERANCE) -> bool | None:
-        """Whether ours is what is stated, within a tolerance; None if there is nothing to compare.
+    def is_met(self) -> bool | None:
+        """Whether ours is what is stated, within `TOLERANCE`; None if there is nothing to compare.
 
-        What holds or not has no tolerance. A figure that was put in proves nothing.
+        What holds or not deviates by 1 or not at all. A figure that was put in proves nothing.
         """
         if self.is_input or not self.is_stated:
             return None
         if self.out_of_memory and self.ours is None:
             return False
-        deviation = self.deviation
-        if deviation is None:
-            return None
-        return abs(deviation) <= (0.0 if self.unit == 'holds' else tolerance)
+        return None if self.deviation is None else abs(self.deviation) <= TOLERANCE
 
 
 @dataclass(frozen=True)
@@ -118,7 +115,7 @@ class Reported:
         """Puts ours beside it; `more` are fields of `Row`."""
         return Row(what or self.what, self.bounds, ours, self.unit, **more)
 
-    def ends_beside(self, ours: Sequence[float | None], what: str = '', **more: Any) -> tuple[Row, Row]:
+    def ends_beside(self, ours: Sequence[float | None], **more: Any) -> tuple[Row, Row]:
         """Puts the ends of ours beside the ends of a range: lowest with lowest, highest with highest.
 
         A paper that states a range over several runs says of no run which end is its own. Runs that do not fit have no
@@ -129,8 +126,8 @@ class Reported:
         if missing:
             more['note'] = '; '.join(filter(None, (more.get('note', ''), f'{missing} of {len(ours)} do not run here')))
         more.setdefault('out_of_memory', not found)
-        more.setdefault('series', what or self.what)
-        return tuple(Row(f'{what or self.what}, {name}', (end, end), take(found) if found else None, self.unit,
+        more.setdefault('series', self.what)
+        return tuple(Row(f'{self.what}, {name}', (end, end), take(found) if found else None, self.unit,
                          group=name, **more)
                      for name, end, take in (('lowest', self.low, min), ('highest', self.high, max)))  # type: ignore
 
