@@ -98,6 +98,6 @@ def publish(table: Table, arguments: argparse.Namespace, more: Mapping[str, Any]
           f"load {machine['load']:.1f}")
     if arguments.json:
         asked = {name: value for name, value in vars(arguments).items() if name != 'json'}
-        figures = {**json.loads(table.to_json()), 'machine': machine, 'arguments': asked, **(more or {})}
+        figures = {'title': table.title, 'rows': table.rows, 'machine': machine, 'arguments': asked, **(more or {})}
         arguments.json.write_text(json.dumps(figures, indent=1, default=str) + '\n')
         print(f'  figures: {arguments.json}')

@@ -1,13 +1,12 @@
-"""One list of rows, shown as aligned text, as Markdown or as JSON.
+"""One list of rows, shown as aligned text or as Markdown.
 
-A row is a mapping of raw values (bytes, seconds, ratios); only the text forms round them, so the JSON keeps every
-digit. Text that is wider than it may be is wrapped in its cells: words between spaces, paths behind a slash. Numbers
-stay whole. Left out: colours and borders.
+A row is a mapping of raw values (bytes, seconds, ratios), which only the text forms round. Text that is wider than it
+may be is wrapped in its cells: words between spaces, paths behind a slash. Numbers stay whole. Left out: colours and
+borders.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -96,10 +95,6 @@ class Table:
         lines.insert(1, ['---:' if column.right else '---' for column in self.columns])
         body = ['| ' + ' | '.join(line) + ' |' for line in lines]
         return '\n'.join([f'**{self.title}**', '', *body] if self.title else body)
-
-    def to_json(self) -> str:
-        """The rows with all their values, also those that no column shows."""
-        return json.dumps({'title': self.title, 'rows': [dict(row) for row in self.rows]}, indent=2)
 
     def cells(self) -> list[list[str]]:
         """The headings, and the cells of each row, as text."""

@@ -1,5 +1,3 @@
-import json
-
 import pytest
 
 from chainer_ooc.report.table import Column, Table, figures, megabytes, percent, ratio, seconds
@@ -23,10 +21,6 @@ def test_text_aligns_words_to_the_left_and_numbers_to_the_right():
 def test_markdown_marks_the_aligned_columns():
     assert TABLE.to_markdown().splitlines()[2:] == [
         '| net | peak |', '| --- | ---: |', '| AlexNet | 1,235 MB |', '| VGG16 | - |']
-
-
-def test_json_keeps_every_digit_and_what_no_column_shows():
-    assert json.loads(TABLE.to_json()) == {'title': 'Peaks', 'rows': list(TABLE.rows)}
 
 
 def test_table_without_rows_has_its_headings():
