@@ -149,9 +149,10 @@ class Cuda:
 
     def held_bytes(self) -> int:
         """What allocators have of it, cached memory included: arrays, and what arrays have left."""
-        from chainer_ooc.backends.cuda.budget import held_in_all
+        from chainer_ooc.backends.cuda import budget
 
-        return held_in_all() + int(self._cupy.get_default_memory_pool().total_bytes())
+        ours = sum(each.held_bytes() for each in budget._budgets.values())
+        return ours + int(self._cupy.get_default_memory_pool().total_bytes())
 
     def seconds_of(self, call: Callable[[], object]) -> float:
         """Seconds that the device takes for what a call queues, on average, after a first one."""
@@ -184,7 +185,7 @@ class Cuda:
         began = time.perf_counter()
         address = host.pin(nbytes)
         pinned = time.perf_counter()
-        registered = host.is_registered(address)
+        registered = address in pages._MAPPED
         host.unpin(address)
         unpinned = time.perf_counter()
         address = runtime.hostAlloc(nbytes, runtime.hostAllocPortable)

@@ -356,11 +356,6 @@ def budget_of(name: str) -> AllocatorBudget:
     return _budgets[name]
 
 
-def held_in_all() -> int:
-    """Bytes that all allocators of this process have taken from the driver, whichever is in use; not CuPy's own."""
-    return sum(each.held_bytes() for each in [*_budgets.values()])
-
-
 def _renew_locks() -> None:
     """In a forked child: another thread may have had them, and arrays of the parent's end there too."""
     for each in list(_all):

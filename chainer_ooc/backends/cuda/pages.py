@@ -99,10 +99,6 @@ class HostPages:
         self._runtime.hostUnregister(address)
         _unmap(address)
 
-    def is_registered(self, address: int) -> bool:
-        """Whether what `pin` gave are pages of ours, and none of `hostAlloc`'s."""
-        return address in _MAPPED
-
     def _can_register(self) -> bool:
         runtime = self._runtime
         # Without it kernels would need another address, under policy `unified`.
