@@ -129,7 +129,7 @@ def test_other_threads_are_found_without_the_lock_that_an_interrupt_may_leave_ta
 
 def test_a_thread_that_copies_is_stopped_where_python_does_not_let_it_end(monkeypatch):
     monkeypatch.setattr(swap_thread, 'LONGEST_END_SECONDS', 0.1)
-    thread, done = swap_thread.SwapThread('chainer_ooc-test'), []
+    thread, done = swap_thread.SwapThread('chainer_ooc-test', swap_thread.STACK_BYTES), []
     thread.submit(lambda: done.append(1))
     with the_lock_of_all_threads_taken():
         thread.stop()

@@ -94,7 +94,7 @@ def evaluate(problem: Problem, decision: Decision, without: int = -1) -> Evaluat
 
 
 def compiled_question(problem: Problem, decision: Decision, codes: bytearray,
-                      shared: bytearray | None = None) -> Callable[[], Outcome | None] | None:
+                      shared: bytearray | None) -> Callable[[], Outcome | None] | None:
     """`Evaluator.asks`, under the problem's budget; None where there is no compiled code."""
     evaluator = evaluator_of(problem)
     return evaluator.asks(decision, problem.budget_bytes, codes, shared) if evaluator else None

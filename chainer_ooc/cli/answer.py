@@ -28,7 +28,7 @@ class ProgramError(OocError):
         status: the exit status of the process: 2 if there is nothing to run, 1 if it could not be run to its end.
     """
 
-    def __init__(self, message: str, report: str, status: int = 1):
+    def __init__(self, message: str, report: str, status: int):
         self.report = report
         self.status = status
         super().__init__(message)

@@ -132,7 +132,7 @@ class Evaluator:
         return found
 
     def asks(self, decision: Decision, budget_bytes: int, verdicts: bytearray,
-             shared: bytearray | None = None) -> Callable[[], Outcome | None] | None:
+             shared: bytearray | None) -> Callable[[], Outcome | None] | None:
         """Gives what evaluates a decision with other verdicts: the codes that stand in an array when it is called.
 
         So a search that changes single verdicts packs the rest of its decision once. With `shared`, what a chain makes

@@ -224,7 +224,7 @@ def test_behind_a_limit_what_the_heap_holds_free_serves_arrays():
     pool.begin()
     fresh = _library().arena_fresh_bytes()
     del before[::2]
-    pool.set_limited(True)
+    pool.set_limited(True, offers=False)
     limit(12 * MB)
     arrays = [np.full(3 * MB, 7, np.uint8) for _ in range(10)]
     assert _library().arena_fresh_bytes() == fresh
@@ -233,7 +233,7 @@ def test_behind_a_limit_what_the_heap_holds_free_serves_arrays():
     assert _library().arena_fresh_bytes() > fresh
     assert all(each.min() == 7 == each.max() for each in arrays)
     del arrays, before
-    pool.set_limited(False)
+    pool.set_limited(False, offers=False)
     more += [np.full(MB, 8, np.uint8)]
     assert all(each.min() == 8 == each.max() for each in more)
     ''')
@@ -244,7 +244,7 @@ def test_behind_a_limit_arrays_leave_something_for_what_is_no_array():
     check('''
     libc = ctypes.CDLL(None)
     libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
-    pool.set_limited(True)
+    pool.set_limited(True, offers=False)
     limit(40 * MB)
     arrays = []
     for nbytes in (8 * MB, MB, MB // 2, MB // 3):
@@ -272,7 +272,7 @@ def test_behind_a_limit_kept_pages_give_way_to_objects_of_python(make):
         for _ in range(16):
             text.extend(bytes(MB))
         return text
-    pool.set_limited(True)
+    pool.set_limited(True, offers=False)
     large = np.ones(40 * MB, np.uint8)
     limit(4 * MB)
     del large
@@ -288,7 +288,7 @@ def test_kept_pages_give_way_whoever_traces_pythons_objects_before_and_after():
     check('''
     import tracemalloc
     def gives_way():
-        pool.set_limited(True)
+        pool.set_limited(True, offers=False)
         large = np.ones(40 * MB, np.uint8)
         heap.trim()  # what was made before
         free = data_bytes() + 4 * MB
@@ -345,7 +345,7 @@ def test_what_numpy_reads_from_text_without_pythons_lock_is_made_or_refused(read
     (tmp_path / 'numbers').write_text('1 ' * 3_000_000)
     check(f'''
     name = {str(tmp_path / 'numbers')!r}
-    pool.set_limited(True)
+    pool.set_limited(True, offers=False)
     asked = []
     def make_room(nbytes):
         asked.append(nbytes)
@@ -370,7 +370,7 @@ def test_pages_give_way_however_often_the_program_begins_and_ends_to_trace():
     limit(120 * MB)
     for _ in range(12):
         tracemalloc.start()
-        pool.set_limited(True)  # as training begins: above the tracer, and gone with it
+        pool.set_limited(True, offers=False)  # as training begins: above the tracer, and gone with it
         kept = np.empty(90 * MB, np.uint8)
         del kept
         assert len(bytes(100 * MB)) == 100 * MB

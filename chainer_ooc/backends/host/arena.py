@@ -156,7 +156,7 @@ class Arena:
             if before is not None:
                 _handlers().set(before)
 
-    def set_limited(self, yes: bool, offers: bool = False) -> None:
+    def set_limited(self, yes: bool, offers: bool) -> None:
         """Sets whether a limit of the system is in force, which counts what the C library holds free.
 
         Then that serves arrays before fresh pages do, arrays leave something for what is no array, and free pages give

@@ -78,7 +78,7 @@ class CopyTask:
 class SwapThread:
     """A daemon thread with a queue, started by the first task, or before."""
 
-    def __init__(self, name: str, stack_bytes: int = STACK_BYTES) -> None:
+    def __init__(self, name: str, stack_bytes: int) -> None:
         self._name = name
         self._stack_bytes = stack_bytes
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()

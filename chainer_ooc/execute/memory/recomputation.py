@@ -29,7 +29,7 @@ _ADVICE = ('the next iteration plans for this use. To go on now raise chainer.co
            "'swap-all', whose maps can be read as long as their graph lives")
 
 
-def make_again(memory: Transit, storage: Storage, beside: Iterable[Storage] = ()) -> ByteArray:
+def make_again(memory: Transit, storage: Storage, beside: Iterable[Storage]) -> ByteArray:
     """Makes a lost storage resident, and gives its block.
 
     What of `beside` is lost too comes with it: plans have one chain for all that a step needs, and what several of its

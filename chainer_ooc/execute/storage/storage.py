@@ -268,7 +268,7 @@ class Storage(Held):
         """What was spare is read; the caller gives the slots their arrays."""
         self._go('use again')
 
-    def yield_room(self, is_sealed: bool = False) -> None:
+    def yield_room(self, is_sealed: bool) -> None:
         """Frees what was spare; it may be made again if `is_sealed`: nothing else has it that could write to it."""
         self.seal = arrays.checksum(self.block) if is_sealed and self.block is not None else None
         self._go('yield')

@@ -58,7 +58,7 @@ def convolve(handle: Handle, settings: PlanSettings, result: Port, x: Any, w: An
 
 def batch_normalization_forward_training(
         handle: Handle, settings: PlanSettings, x: Any, gamma: Any, beta: Any, eps: float, *,
-        channels_last: bool = False) -> tuple[Any, Any, Any] | None:
+        channels_last: bool) -> tuple[Any, Any, Any] | None:
     """Returns the normalized `x`, and its statistics ``mean`` and ``inv_std``; None where cuDNN does not do it.
 
     `gamma`, `beta` and the statistics are float32 and 1-D; what they are is said in `BatchNormalization`. Nothing is
@@ -102,7 +102,7 @@ def update_running_statistics(mean: Any, inv_std: Any, running_mean: Any, runnin
 
 def batch_normalization_backward(
         handle: Handle, settings: PlanSettings, x: Any, gamma: Any, gy: Any, mean: Any, inv_std: Any, *,
-        channels_last: bool = False) -> tuple[Any, Any, Any] | None:
+        channels_last: bool) -> tuple[Any, Any, Any] | None:
     """Returns the gradients of the input, the scale and the shift; None where cuDNN does not do it.
 
     All but `x`, `gy` and the input's gradient are float32 and 1-D. As forward, nothing is allocated without a plan.
