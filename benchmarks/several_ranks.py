@@ -28,7 +28,7 @@ import numpy
 from mpi4py import MPI
 
 import chainer_ooc
-from chainer_ooc.cost.network import Network
+from chainer_ooc.cost.network import Interconnect
 from chainer_ooc.quantities import format_bytes
 from chainer_ooc.report.table import Column, Table, percent, plain, seconds
 from iterations import CHECKED, Training
@@ -65,7 +65,7 @@ def main() -> None:
     sums = {nbytes: sum_seconds(comm, nbytes) for nbytes in SIZES}
     network = network_of(sums, comm.size)
     if arguments.network_of is not None:
-        network = Network(**json.loads(arguments.network_of.read_text())['network'])
+        network = Interconnect(**json.loads(arguments.network_of.read_text())['network'])
     rows = [row for name in arguments.networks for row in measure(name, comm, network, arguments)]
     rows += [{'what': 'allreduce', 'nbytes': nbytes, 'seconds': taken,
               'model_seconds': network.allreduce_seconds(nbytes, comm.size)} for nbytes, taken in sums.items()]
@@ -75,12 +75,12 @@ def main() -> None:
         publish(Table(COLUMNS, rows, title), arguments, {'network': vars(network), 'ranks': comm.size})
 
 
-def network_of(sums: dict[int, float], ranks: int) -> Network:
+def network_of(sums: dict[int, float], ranks: int) -> Interconnect:
     """The network whose ring takes as long as the smallest and the largest array, by bytes, took 2 ranks or more."""
     small, large = min(sums), max(sums)
     messages = 2 * (ranks - 1)
     bytes_per_second = messages / ranks * (large - small) / max(sums[large] - sums[small], 1e-9)
-    return Network(bytes_per_second, max(0.0, sums[small] / messages - small / ranks / bytes_per_second))
+    return Interconnect(bytes_per_second, max(0.0, sums[small] / messages - small / ranks / bytes_per_second))
 
 
 def sum_seconds(comm: Any, nbytes: int) -> float:
@@ -106,7 +106,7 @@ def slowest(comm: Any, own_seconds: float) -> float:
     return max(comm.mpi_comm.allgather(own_seconds))
 
 
-def measure(name: str, comm: Any, network: Network, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+def measure(name: str, comm: Any, network: Interconnect, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Takes turns between the two trainings of one network, on all ranks; rows of the iteration and of its exchange."""
     def multi_node(optimizer: Any) -> Any:
         return chainermn.create_multi_node_optimizer(optimizer, comm)

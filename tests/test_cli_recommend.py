@@ -17,7 +17,7 @@ import chainer.links as L
 import pytest
 
 from chainer_ooc.cli import recommend
-from chainer_ooc.cli.model import NoRoomError
+from chainer_ooc.cli.model import ModelTooLargeError
 from chainer_ooc.cli.prediction import at_batch, predict
 from chainer_ooc.cost.machine import read_machine
 from chainer_ooc.problem import problem_of
@@ -207,7 +207,7 @@ def test_a_model_is_recorded_with_a_workspace_and_without(capsys, monkeypatch, w
 def test_a_model_that_only_a_workspace_leaves_room_for_is_recommended_one(capsys, monkeypatch):
     def record(name, batchsize, insize):
         if chainer.config.ooc_workspace is None:
-            raise NoRoomError(f'{name} needs more memory than there is')
+            raise ModelTooLargeError(f'{name} needs more memory than there is')
         return dataclasses.replace(TRACE, workspace_bytes=32 * MB)
 
     monkeypatch.setattr(recommend, 'record', record)

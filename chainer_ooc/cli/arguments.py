@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from chainer_ooc.classify.policies import policy_of
 from chainer_ooc.cost.machine import Machine, machine_names, read_machine
-from chainer_ooc.cost.network import Network, parse_network
+from chainer_ooc.cost.network import Interconnect, parse_network
 from chainer_ooc.errors import did_you_mean
 from chainer_ooc.quantities import parse_bytes
 
@@ -101,7 +101,7 @@ def _positive_size(text: str, what: str) -> int:
     return nbytes
 
 
-def network(text: str) -> Network:
+def network(text: str) -> Interconnect:
     """Reads the speed of a network."""
     return _read(parse_network, text)
 

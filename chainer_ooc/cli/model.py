@@ -24,7 +24,7 @@ WITH_BATCH = 'have it return the model together with its batch: (model, (x, t)),
 _EXAMPLES = Path(__file__).resolve().parents[2] / 'examples'
 
 
-class NoRoomError(OocError):
+class ModelTooLargeError(OocError):
     """The model does not fit into memory under the policy that is in force."""
 
 
@@ -70,7 +70,7 @@ class Model:
         """One forward and backward pass over random images, float32, ``(batchsize, 3, insize, insize)``.
 
         Raises:
-            NoRoomError: it does not fit into memory.
+            ModelTooLargeError: it does not fit into memory.
             OocError: the chain refuses the images or returns no loss.
         """
         import chainer
@@ -107,7 +107,7 @@ class Model:
         except Exception as error:
             raise programs.failed(f'{self.name} cannot be trained on images {shape}', error) from None
         # Behind the handlers: an error that had those as its context would hold their frames, and so the graph.
-        raise NoRoomError(f'{finding}; {advice}')
+        raise ModelTooLargeError(f'{finding}; {advice}')
 
     def _need_room(self, shape: tuple[int, ...]) -> None:
         """Refuses images for which alone there is no memory: a system that promises more than it has would kill."""

@@ -17,7 +17,7 @@ from typing import Any
 
 from chainer_ooc.cli import arguments as common
 from chainer_ooc.cli.answer import Answer, UsageError, listing, maker_of, named_maker, trying
-from chainer_ooc.cli.model import Model, NoRoomError
+from chainer_ooc.cli.model import Model, ModelTooLargeError
 from chainer_ooc.cli.prediction import batch_of
 from chainer_ooc.cli.program import Program, load
 from chainer_ooc.cli.stage import stage
@@ -117,7 +117,7 @@ def _record(program: Model | Program, images: dict[str, Any], policy: str | None
     """The trace, and the policy under which there was room to record it."""
     if policy is not None:
         return _under(policy, program, **images), policy
-    with contextlib.suppress(NoRoomError):
+    with contextlib.suppress(ModelTooLargeError):
         return _under('keep', program, **images), 'keep'
     gc.collect()  # what it had
     return _under(LEAST, program, **images), LEAST

@@ -18,7 +18,7 @@ from typing import Any
 from chainer_ooc.cli import programs
 from chainer_ooc.cli.answer import UsageError, message
 from chainer_ooc.cli.arguments import search_here, unknown
-from chainer_ooc.cli.model import NAMES, Model, NoRoomError, example, model_of
+from chainer_ooc.cli.model import NAMES, Model, ModelTooLargeError, example, model_of
 from chainer_ooc.errors import InfeasibleBudgetError, OocError, ProfileError
 from chainer_ooc.profiling.profile import LEAST, Training, record, training_of
 from chainer_ooc.trace import Trace
@@ -47,7 +47,7 @@ class Program:
         """Records it under a policy; what it changes is not put back.
 
         Raises:
-            NoRoomError: it does not fit into memory.
+            ModelTooLargeError: it does not fit into memory.
             OocError: it is no training, or an error in its own code.
         """
         try:
@@ -63,7 +63,7 @@ class Program:
         except (Exception, SystemExit) as error:
             raise programs.failed(f'{self.name} cannot be trained', error) from None
         advice = f', or --policy {LEAST}' if policy != LEAST else ''
-        raise NoRoomError(f'{finding}; make its batch smaller{advice}')
+        raise ModelTooLargeError(f'{finding}; make its batch smaller{advice}')
 
 
 def load(name: str, optimizer: str | None = None) -> Model | Program:
@@ -161,8 +161,8 @@ def _call(name: str, build: Callable[[], Any]) -> Any:
     try:
         return build()
     except MemoryError:
-        raise NoRoomError(f'there is too little memory to make {name}; free some, or raise the limit (ulimit -d, the '
-                          "container's)") from None
+        raise ModelTooLargeError(f'there is too little memory to make {name}; free some, or raise the limit '
+                                 "(ulimit -d, the container's)") from None
     except OocError:
         raise
     except (Exception, SystemExit) as error:

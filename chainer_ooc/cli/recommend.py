@@ -20,7 +20,7 @@ from chainer_ooc.classify.search import largest_fitting
 from chainer_ooc.cli import arguments as common
 from chainer_ooc.cli import gap
 from chainer_ooc.cli.answer import Answer, UsageError
-from chainer_ooc.cli.model import NAMES, NoRoomError
+from chainer_ooc.cli.model import NAMES, ModelTooLargeError
 from chainer_ooc.cli.prediction import known_batch_of, predict, read_trace, trace_for
 from chainer_ooc.cli.profile import record
 from chainer_ooc.cli.stage import stage
@@ -137,7 +137,7 @@ def _recordings(arguments: argparse.Namespace, machine: Machine | None) -> list[
     """The trace of the file; or the model's, without a workspace, if there is room, and, if its times count, with one.
 
     Raises:
-        NoRoomError: the model does not fit into memory.
+        ModelTooLargeError: the model does not fit into memory.
     """
     path = Path(arguments.what)
     is_named = arguments.what in NAMES and not path.is_file()  # a folder may be called like a model
@@ -150,7 +150,7 @@ def _recordings(arguments: argparse.Namespace, machine: Machine | None) -> list[
         with chainer.using_config('ooc_workspace', None):
             return [record(arguments.what, batch, arguments.insize)]
     found = []
-    with chainer.using_config('ooc_workspace', None), contextlib.suppress(NoRoomError):
+    with chainer.using_config('ooc_workspace', None), contextlib.suppress(ModelTooLargeError):
         found.append(record(arguments.what, batch, arguments.insize))
     gc.collect()  # what it had
     with chainer.using_config('ooc_workspace', WORKSPACE):

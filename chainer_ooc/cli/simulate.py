@@ -22,7 +22,7 @@ from chainer_ooc.cli import gap
 from chainer_ooc.cli.answer import Answer, UsageError, listing
 from chainer_ooc.cli.prediction import Prediction, batch_of, predict, read_trace, trace_for
 from chainer_ooc.cli.stage import stage
-from chainer_ooc.cost.network import Network
+from chainer_ooc.cost.network import Interconnect
 from chainer_ooc.errors import WORKSPACE
 from chainer_ooc.plans.making import in_core
 from chainer_ooc.plans.plan import Plan
@@ -109,7 +109,7 @@ def _shown(found: Prediction, facts: dict[str, Any], bound: Bound | None) -> dic
         'feature maps': ', '.join(f'{facts[verdict.value]} {verdict.value}' for verdict in Verdict), **after}
 
 
-def _check_ranks(ranks: Sequence[int] | None, network: Network | None, batch: int | None) -> None:
+def _check_ranks(ranks: Sequence[int] | None, network: Interconnect | None, batch: int | None) -> None:
     """Passes if both are given and the batch is known, or none of both is given.
 
     Raises:
@@ -123,7 +123,7 @@ def _check_ranks(ranks: Sequence[int] | None, network: Network | None, batch: in
 
 
 def _across(problem: Problem, plan: Plan | None, batch: int, own_batch: int, at_batch: Callable[[int], Trace],
-            ranks: Sequence[int], network: Network) -> dict[str, Any]:
+            ranks: Sequence[int], network: Interconnect) -> dict[str, Any]:
     """Works out the facts about several ranks, with a row for each number of `ranks`.
 
     Problem, plan (None where none fits) and batch are those of one rank, out-of-core. `at_batch` gives the trace at a
@@ -153,7 +153,8 @@ def _largest_in_core(problem: Problem, most: int, least: int, at_batch: Callable
     return largest_fitting(least, most + 1, fits) if fits(least) else None
 
 
-def _add(rows: list[dict[str, Any]], prefix: str, batch: int, problem: Problem, plan: Plan, network: Network) -> None:
+def _add(rows: list[dict[str, Any]], prefix: str, batch: int, problem: Problem, plan: Plan,
+         network: Interconnect) -> None:
     timeline = simulate(problem, lay_out(problem, plan.decision()))
     for row in rows:
         found = with_ranks(problem.trace, timeline, row['ranks'], network)

@@ -22,7 +22,7 @@ _FACTORS = {'k': 1e3, 'm': 1e6, 'g': 1e9, 't': 1e12}
 
 
 @dataclass(frozen=True)
-class Network:
+class Interconnect:
     """What joins ranks.
 
     Attributes:
@@ -38,7 +38,7 @@ class Network:
         return 2 * (ranks - 1) * (self.latency_seconds + nbytes / ranks / self.bytes_per_second)
 
 
-def parse_network(text: str) -> Network:
+def parse_network(text: str) -> Interconnect:
     """Reads ``'100Gbit'``, ``'10 Gb/s'`` or ``'12.5GB/s'``: b is a bit, B a byte of eight, units are powers of 1000.
 
     Raises:
@@ -48,4 +48,4 @@ def parse_network(text: str) -> Network:
     speed = 0.0 if match is None else float(match[1]) * _FACTORS[match[2].lower()] / (1 if match[3] == 'B' else 8)
     if speed < 125:
         raise ValueError(f'{text!r} is no speed of a network; write one such as 100Gbit, 10Gbit or 12.5GB')
-    return Network(speed)
+    return Interconnect(speed)

@@ -21,7 +21,7 @@ from chainer_ooc.plans.making import floor_of, in_core, plan_of, plan_within
 from chainer_ooc.plans.plan import Plan
 from chainer_ooc.plans.run import Run
 from chainer_ooc.problem import Problem, problem_of
-from chainer_ooc.report.memory import Blocks, Kind, by_kind, find_blocks
+from chainer_ooc.report.memory import Kind, ModelBlocks, by_kind, find_blocks
 from chainer_ooc.report.reasons import Reason, Reasons
 from chainer_ooc.schedule.schedule import lay_out
 from chainer_ooc.simulate.simulator import simulate
@@ -91,7 +91,7 @@ class Report:
     trace: Trace
     policy: str
     in_core: Plan
-    blocks: Blocks
+    blocks: ModelBlocks
     courses: tuple[Course, ...]
     shown: int
     measured: Timeline | None = None
@@ -172,14 +172,14 @@ def _plan(problem: Problem, run: Run) -> Plan:
     return plan_of(run.plan.policy, problem, lay_out(problem, run.plan.decision()))
 
 
-def _course(problem: Problem, blocks: Blocks, plan: Plan) -> Course:
+def _course(problem: Problem, blocks: ModelBlocks, plan: Plan) -> Course:
     course = _simulated(problem, blocks, plan)
     reasons = Reasons(problem, plan, course.timeline)
     return replace(course, bound=None if plan.mapped else known_bound(problem),
                    reasons=tuple(reasons.of(each) for each in problem.trace.maps if each.retained))
 
 
-def _simulated(problem: Problem, blocks: Blocks, plan: Plan) -> Course:
+def _simulated(problem: Problem, blocks: ModelBlocks, plan: Plan) -> Course:
     """The course without what takes long: a bound, and the reasons of verdicts."""
     schedule = lay_out(problem, plan.decision())
     timeline = simulate(problem, schedule)

@@ -26,7 +26,7 @@ MOST_BLOCKS, LEAST_SHARE = 7, 0.01
 
 
 @dataclass(frozen=True)
-class Blocks:
+class ModelBlocks:
     """The parts of a model.
 
     Attributes:
@@ -51,7 +51,7 @@ class Kind:
     nbytes: tuple[int, ...]
 
 
-def find_blocks(trace: Trace) -> Blocks:
+def find_blocks(trace: Trace) -> ModelBlocks:
     """Puts each map to the part of the model that makes it."""
     paths = [_parts(trace, each.id) for each in trace.maps]
     while len({path[0] for path in paths if path}) == 1 and any(len(path) > 1 for path in paths):
@@ -65,7 +65,7 @@ def find_blocks(trace: Trace) -> Blocks:
     names = [name for name in sizes if name in largest]
     found = [path[0] if path and path[0] in largest else OTHERS for path in paths]
     names += [OTHERS] if OTHERS in found else []
-    return Blocks(tuple(names), tuple(map(names.index, found)))
+    return ModelBlocks(tuple(names), tuple(map(names.index, found)))
 
 
 def _parts(trace: Trace, map_id: int) -> list[str]:
@@ -73,7 +73,7 @@ def _parts(trace: Trace, map_id: int) -> list[str]:
     return [] if maker is None else [part for part in maker.path.split('/') if part]
 
 
-def by_kind(problem: Problem, schedule: Schedule, timeline: Timeline, blocks: Blocks) -> tuple[Kind, ...]:
+def by_kind(problem: Problem, schedule: Schedule, timeline: Timeline, blocks: ModelBlocks) -> tuple[Kind, ...]:
     """Divides what near memory holds at each position."""
     trace, standing, start = problem.trace, problem.standing, problem.trace.backward_start
     parameters, gradients = np.zeros((2, trace.positions), np.int64)
@@ -87,7 +87,7 @@ def by_kind(problem: Problem, schedule: Schedule, timeline: Timeline, blocks: Bl
     return tuple(Kind(name, tuple(nbytes.tolist())) for name, nbytes in rows)
 
 
-def _maps(problem: Problem, schedule: Schedule, timeline: Timeline, blocks: Blocks) -> Bytes:
+def _maps(problem: Problem, schedule: Schedule, timeline: Timeline, blocks: ModelBlocks) -> Bytes:
     """Bytes of maps, int64, shape (blocks, positions)."""
     trace = problem.trace
     change = np.zeros((len(blocks.names), trace.positions + 1), np.int64)

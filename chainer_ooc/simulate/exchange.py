@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from chainer_ooc.cost.gradients import arguments_of
-from chainer_ooc.cost.network import Network
+from chainer_ooc.cost.network import Interconnect
 from chainer_ooc.simulate.timeline import Stream, Timeline
 from chainer_ooc.trace import Trace
 
@@ -37,7 +37,7 @@ class Ranks:
     after_seconds: float
 
 
-def with_ranks(trace: Trace, timeline: Timeline, ranks: int, network: Network) -> Ranks:
+def with_ranks(trace: Trace, timeline: Timeline, ranks: int, network: Interconnect) -> Ranks:
     """Works out an iteration of so many ranks, of which `timeline` is what each one does alone.
 
     Raises:
@@ -64,7 +64,7 @@ def gradient_bytes(trace: Trace) -> list[int]:
     return [of_call(each.call) if each.call >= 0 else 0 for each in trace.steps]
 
 
-def _last_exchanged(ready: Iterable[tuple[float, int]], ranks: int, network: Network) -> float:
+def _last_exchanged(ready: Iterable[tuple[float, int]], ranks: int, network: Interconnect) -> float:
     """When the last of these gradients, by the moment at which they are there and in its order, are added up."""
     end, waiting_bytes, began = 0.0, 0, 0.0
     for moment, nbytes in ready:

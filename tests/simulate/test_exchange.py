@@ -3,7 +3,7 @@ import dataclasses
 
 import pytest
 
-from chainer_ooc.cost.network import Network
+from chainer_ooc.cost.network import Interconnect
 from chainer_ooc.errors import OocError
 from chainer_ooc.problem import Decision, Verdict, problem_of
 from chainer_ooc.schedule.schedule import lay_out
@@ -12,7 +12,7 @@ from chainer_ooc.simulate.simulator import simulate
 from chainer_ooc.trace import ArrayForm, Call, FeatureMap, Step, Trace
 
 SECOND = 1000  # bytes that the network below adds up in a second, latencies aside
-NETWORK = Network(SECOND, 0.0)
+NETWORK = Interconnect(SECOND, 0.0)
 
 
 def trace_of(parameters, seconds=1.0):
@@ -54,7 +54,7 @@ def test_gradients_that_gather_meanwhile_go_together():
     #   step      | 3 | 2 | 1 | 0 |
     #   exchange      |    3    |2, 1|0|       with a latency of 2 x 0.1 each
     #                 5        7.7  8.9 9.6
-    found = ranks_of((500, 500, 500, 2500), network=Network(SECOND, 0.1))
+    found = ranks_of((500, 500, 500, 2500), network=Interconnect(SECOND, 0.1))
     assert found.beside_seconds == pytest.approx(5 + 2.7 + 1.2 + 0.7)
     assert found.exchange_seconds == pytest.approx(4.0 + 0.2)
 

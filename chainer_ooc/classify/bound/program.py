@@ -44,7 +44,7 @@ class NoSolverError(OocError, ImportError):
                          'installed; run: pip install "chainer-ooc[auto]"')
 
 
-class Program:
+class LinearProgram:
     """Variables and rows, as they are added.
 
     Attributes:

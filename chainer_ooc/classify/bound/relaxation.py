@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 
 from chainer_ooc.classify.bound.facts import Absent, Facts
-from chainer_ooc.classify.bound.program import ONE, Entry, Program
+from chainer_ooc.classify.bound.program import ONE, Entry, LinearProgram
 
 
 class Relaxation:
@@ -32,7 +32,7 @@ class Relaxation:
     """
 
     def __init__(self, facts: Facts):
-        self.facts, self.program = facts, Program()
+        self.facts, self.program = facts, LinearProgram()
         program, count = self.program, facts.positions
         self.swapped = {each.map: program.variable() for each in facts.absents}
         self.again = {each.map: program.variable() for each in facts.absents if each.call >= 0}

@@ -18,7 +18,6 @@ from chainer_ooc.classify.policies import (
     pooch,
     sublinear,
     superneurons,
-    swap_all,
     tensor_cache,
     vdnn,
     window,
@@ -27,10 +26,11 @@ from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.classify.search import Search
 from chainer_ooc.problem import EARLY, Decision, Problem, fault_of
 
-#: What a walk may begin with beside `pooch`, which has seen the plans of `swap-opt` and `swap-all`.
+#: What a walk may begin with beside `pooch`, which has seen the plans of `swap-opt` and of `swap-all`, by both of its
+#: schedules, one of which is that of `swap-all-naive` and `vdnn++`.
 OTHERS = (
-    swap_all.NAIVE, superneurons.POLICY, tensor_cache.POLICY, sublinear.POLICY, vdnn.ALL, vdnn.CONV, vdnn.PLUS_PLUS,
-    capacity.POLICY, lms.POLICY, window.POLICY)
+    superneurons.POLICY, tensor_cache.POLICY, sublinear.POLICY, vdnn.ALL, vdnn.CONV, capacity.POLICY, lms.POLICY,
+    window.POLICY)
 #: Of an iteration with more positions they are left out: some take the square of their number, and a minute.
 MANY_POSITIONS = 5_000
 

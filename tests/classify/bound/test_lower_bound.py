@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from chainer_ooc.classify.bound import facts, lower_bound
-from chainer_ooc.classify.bound.program import Program
+from chainer_ooc.classify.bound.program import LinearProgram
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.plans.making import make_plan
@@ -39,7 +39,7 @@ def tightened(rule):
     def more(number):
         return number * 5 // 4 if number > 0 else number * 4 // 5
 
-    add = Program.at_most
+    add = LinearProgram.at_most
     return at_most
 
 
@@ -89,14 +89,14 @@ def test_a_wrong_term_in_a_rule_is_found(rule, monkeypatch):
     problem = draw_problem(FOUND_BY[rule])
     best = best_seconds(problem, 20)
     assert lower_bound(problem).seconds <= best
-    monkeypatch.setattr(Program, 'at_most', tightened(rule))
+    monkeypatch.setattr(LinearProgram, 'at_most', tightened(rule))
     assert lower_bound(problem).seconds > best
 
 
 def test_each_rule_is_tried_with_a_wrong_term(monkeypatch):
     seen = set()
-    add = Program.at_most
-    monkeypatch.setattr(Program, 'at_most', lambda self, rule, *rest: (seen.add(rule), add(self, rule, *rest)))
+    add = LinearProgram.at_most
+    monkeypatch.setattr(LinearProgram, 'at_most', lambda self, rule, *rest: (seen.add(rule), add(self, rule, *rest)))
     for seed in FOUND_BY.values():
         lower_bound(draw_problem(seed))
     assert seen == {*FOUND_BY}

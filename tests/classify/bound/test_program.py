@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chainer_ooc.classify.bound import NoSolverError
-from chainer_ooc.classify.bound.program import ONE, Program
+from chainer_ooc.classify.bound.program import ONE, LinearProgram
 
 
 def make(rows, tops, costs):
     """A program: rows of (numbers, side), tops, and which variables are to be small."""
-    program = Program()
+    program = LinearProgram()
     variables = [program.variable(top * ONE) for top in tops]
     for numbers, side in rows:
         program.at_most('row', [(variable, number * ONE) for variable, number in zip(variables, numbers, strict=True)],
