@@ -357,3 +357,53 @@ def test_a_known_graph_that_takes_over_within_an_iteration_is_refused_with_the_f
     assert refused.value.floor_bytes == floor_bytes
     assert refused.value.expected_bytes > 0
     del optimizer
+
+
+@pytest.mark.parametrize('batchsize', [2, 32, 64])
+def test_another_model_on_a_smaller_batch_is_refused_as_on_the_same(batchsize):
+    """It was followed as a smaller size of the first one's graph, and passed the budget by its parameters, twice."""
+    def model():
+        return chainer.Sequential(*[layer for _ in range(8) for layer in (L.Linear(256, 256), F.relu)])
+
+    def iterate(model, batchsize):
+        loss = F.sum(model(np.ones((batchsize, 256), 'f')))
+        model.cleargrads()
+        loss.backward()
+
+    first, second = model(), model()
+    with ooc(budget=4_500_000, min_bytes=1000):
+        for _ in range(3):
+            iterate(first, 64)
+        for _ in range(2):
+            with pytest.raises(InfeasibleBudgetError) as refused:
+                iterate(second, batchsize)
+            assert 'under way' in refused.value.doubt
+    with ooc(budget=int(1.02 * refused.value.floor_bytes), min_bytes=1000):
+        for _ in range(3):
+            iterate(second, batchsize)
+        iterate(first, 64)
+
+
+def test_a_smaller_batch_that_fits_is_not_refused_for_what_a_larger_one_takes():
+    """The program holds maps of it, for which there is no room beside all that the larger one's graph takes."""
+    layer, held = L.Linear(64, 64), []
+
+    def iterate(batchsize, holds):
+        h = np.ones((batchsize, 64), 'f')
+        for _ in range(6):
+            h = F.sin(layer(h))
+            if holds:
+                held.append(h.array)
+        layer.cleargrads()
+        F.sum(h).backward()
+
+    with ooc(budget=1, min_bytes=1000), pytest.raises(InfeasibleBudgetError) as refused:
+        for _ in range(2):
+            iterate(1024, False)
+    with ooc(budget=int(1.02 * refused.value.floor_bytes), min_bytes=1000):
+        for _ in range(3):
+            iterate(1024, False)
+        for _ in range(3):
+            iterate(64, True)
+            held.clear()
+            assert chainer_ooc.stats().peak_bytes <= 1.02 * refused.value.floor_bytes

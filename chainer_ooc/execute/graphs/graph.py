@@ -100,6 +100,7 @@ class Graph(Likeness):
         differences: how often it seemed to run quietly, and was another one.
         is_metered: what calls allocate was measured, and not estimated from another size.
         is_loose: an estimate for any sizes behind the beginning, see `loosely`.
+        is_guess: an estimate that may be too low, of a larger size than was recorded, or of any.
         varies: several sizes of it are known, which differ behind the beginning, so that more have to be expected.
         is_loaded: its plan is in the file that it came from.
         plan: the latest; it stays while the next one is not made yet.
@@ -112,6 +113,7 @@ class Graph(Likeness):
     is_metered: bool = True
     is_estimate: bool = False
     is_loose: bool = False
+    is_guess: bool = False
     varies: bool = False
     is_loaded: bool = False
     plan: Plan | None = None
@@ -378,14 +380,15 @@ class Graph(Likeness):
             trace = scale(self.trace, 2 ** (doublings / ESTIMATES_PER_DOUBLING))
             self._estimates[doublings] = Graph(
                 trace, Times(measured(trace)), self.recordings, is_metered=False, is_estimate=True,
-                used=self.used)
+                is_guess=doublings > 0, used=self.used)
         return self._estimates[doublings]
 
     def loosely(self) -> Graph:
         """The same graph with other sizes behind a beginning that is known."""
         if self._loose is None:
             self._loose = Graph(self.trace, Times(self.times.costs), self.recordings, self.preparing, is_metered=False,
-                                is_estimate=True, is_loose=True, used=self.used, makes_graphs=self.makes_graphs)
+                                is_estimate=True, is_loose=True, is_guess=True, used=self.used,
+                                makes_graphs=self.makes_graphs)
         return self._loose
 
     def stays(self, settings: Settings) -> bool:

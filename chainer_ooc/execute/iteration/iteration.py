@@ -26,11 +26,12 @@ from chainer_ooc.execute.graphs.following import Following
 from chainer_ooc.execute.graphs.graphs import Graphs, ReadAgain, note_that_it_makes_graphs
 from chainer_ooc.execute.iteration.comparison import Calls
 from chainer_ooc.execute.iteration.departures import Departures
+from chainer_ooc.execute.iteration.left import earlier_bytes
 from chainer_ooc.execute.iteration.liveness import Liveness
 from chainer_ooc.execute.iteration.prefetch import start_swap_ins
 from chainer_ooc.execute.iteration.quiet import Quietly
 from chainer_ooc.execute.iteration.recipes import Recipes
-from chainer_ooc.execute.iteration.room import UNKNOWN_CALL_ROOM, Room, earlier_bytes
+from chainer_ooc.execute.iteration.room import UNKNOWN_CALL_ROOM, Room
 from chainer_ooc.execute.iteration.unmoved import Unmoved
 from chainer_ooc.execute.iteration.writes import Writes
 from chainer_ooc.execute.memory.mapped import MAPPED

@@ -11,7 +11,7 @@ had ended (`Token.has_ended`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.storage.states import State
@@ -54,3 +54,8 @@ def _book(memory: Residency, min_bytes: int, is_programs: Callable[[Storage], bo
         token = storage.token
         if token is not None and token.has_ended and is_programs(storage) and not can_leave(storage, min_bytes):
             memory.book(storage, 'program')
+
+
+def earlier_bytes(others: Sequence[Storage]) -> int:
+    """Bytes of earlier iterations' maps, as in double backprop: no plan counts them, and a step needs them."""
+    return sum(each.counted_bytes for each in others if not each.mapped) if others else 0

@@ -315,13 +315,16 @@ class Room:
 
         Raises:
             InfeasibleBudgetError: it does not fit and nothing can leave. The budget that is named is enough for all
-                that is known to come, with what stands now.
+                that is known to come, with what stands now. Of an estimate that is too high rather than too low, what
+                is there by now does not fit, whatever comes.
         """
         memory, graph = self._memory, self._following.graph
         if self._limit_bytes != self._budget_bytes:
             self.limit(self._budget_bytes)  # plain Chainer has run in the midst of the iteration
         certain = position >= 0 and self._following.is_certain
         fits = memory.make_room(need_bytes) or (certain and self._make_all(need_bytes))
+        if not fits and not certain and position >= 0 and graph is not None and not graph.is_guess:
+            certain, need_bytes = self._is_beyond(), 0
         is_known = certain or (fits and graph is not None and position >= 0)  # else it is a guess
         near_bytes = memory.note_peak(need_bytes if is_known else 0)
         if not fits and certain and graph is not None:
@@ -333,6 +336,14 @@ class Room:
         if most_bytes > need_bytes:
             memory.make_room(most_bytes)
         return near_bytes
+
+    def _is_beyond(self) -> bool:
+        """Whether what surely is there passes the budget, though all has left that can."""
+        scratch_bytes = self._scratch_bytes
+        self.stand(self.scratch_bytes())
+        fits = self._memory.fits(0) or self._make_all(0)
+        self.stand(scratch_bytes)
+        return not fits
 
     def make_for_map(self, storage: Storage) -> None:
         """Makes room by all means for a map that a step needs and that has not begun to come, if that is certain.
@@ -394,7 +405,3 @@ class Room:
         """What lives when a step of the graph begins, beside maps, among them so much of earlier graphs'."""
         return max(0, step.other_bytes - others_bytes - self.beside.gradient_bytes)
 
-
-def earlier_bytes(others: Sequence[Storage]) -> int:
-    """Bytes of earlier iterations' maps, as in double backprop: no plan counts them, and a step needs them."""
-    return sum(each.counted_bytes for each in others if not each.mapped) if others else 0
