@@ -460,3 +460,13 @@ def test_explain_and_profile_say_where_in_the_model_a_map_is_made(capsys, tmp_pa
     assert 'map 1 at /predictor/conv0 in model.py:31, swap: if kept' in run(capsys, 'explain', *arguments, '10MB')[1]
     assert 'set by Layer2, forward of call 2, at /predictor/conv2 in model.py:33)' in run(
         capsys, 'explain', *arguments, '1MB')[2]
+
+
+def test_what_has_a_space_is_a_value_though_it_begins_with_dashes(capsys):
+    status, _, err = run(capsys, 'simulate', '--my trace.json', '--policy', 'keep', '--budget', '1GB')
+    assert status == 1 and 'cannot read the trace' in err
+
+
+def test_nothing_is_looked_at_behind_a_wish_for_help(capsys):
+    status, out, _ = run(capsys, 'simulate', '--help', '--polcy')
+    assert status == 0 and '--policy' in out

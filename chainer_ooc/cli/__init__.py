@@ -30,6 +30,8 @@ if importlib.util.find_spec('chainer_ooc.papers') is not None:  # a copy without
     COMMANDS['tables'] = tables
 COMMANDS['policies'] = policies
 
+_ENDS_OPTIONS = ('--', '-h', '--h', '--he', '--hel', '--help')
+
 __all__ = ['main']
 
 
@@ -90,10 +92,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _check_options(given: Sequence[str], parser: argparse.ArgumentParser) -> None:
-    """Ends the process if an option is none of a command's, nor the beginning of one; behind `--` there are none."""
-    for each in itertools.takewhile(lambda text: text != '--', given):
+    """Ends the process if an option is none of a command's, nor the beginning of one.
+
+    As argparse has it, none stands behind `--`, nothing is looked at behind `--help`, and what has a space is a value.
+    """
+    for each in itertools.takewhile(lambda text: text not in _ENDS_OPTIONS, given):
         name = each.partition('=')[0]
-        if name.startswith('--') and not any(known.startswith(name) for known in parser._option_string_actions):
+        if name.startswith('--') and ' ' not in each and (
+                not any(known.startswith(name) for known in parser._option_string_actions)):
             _refuse(each, parser)
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 
+from chainer_ooc.quantities import format_bytes
+
 logger = logging.getLogger('chainer_ooc')
 logger.addHandler(logging.NullHandler())
 _ours: list[logging.Handler] = []  # for a program that has none
@@ -32,3 +34,11 @@ def set_level(level: int | None) -> None:
         handler.setFormatter(logging.Formatter('%(name)s: %(message)s'))
         _ours.append(handler)
         logger.addHandler(handler)
+
+
+def warn_of_excess(needed_bytes: int, budget_bytes: int) -> None:
+    """Says that an iteration passed its budget."""
+    logger.warning(
+        'an iteration needed %s, %s more than a budget of %s has: what its calls allocate was not known yet; the next '
+        'ones keep within it, or are refused',
+        format_bytes(needed_bytes), format_bytes(needed_bytes - budget_bytes), format_bytes(budget_bytes))

@@ -138,9 +138,20 @@ class Trace:
         return self.maps_bytes + self.most_computing_bytes
 
     @cached_property
-    def given_bytes(self) -> int:
-        """Bytes of what its calls give, views included."""
-        return sum(each.nbytes for call in self.calls for each in call.results)
+    def most_other_bytes(self) -> int:
+        """The most that lives when a position's computation begins, beside maps and what lives all the time."""
+        return max([*(each.other_bytes for each in self.calls), *(each.other_bytes for each in self.steps)])
+
+    @cached_property
+    def scratch_shares(self) -> dict[str, float]:
+        """By the names of functions, the most that a call or its step allocates over what it is given and makes."""
+        shares: dict[str, float] = {}
+        peaks = [*((each, each.peak_bytes) for each in self.calls),
+                 *((self.calls[each.call], each.peak_bytes) for each in self.steps if each.call >= 0)]
+        for call, peak_bytes in peaks:
+            share = peak_bytes / max(1, sum(form.nbytes for form in (*call.arguments, *call.results)))
+            shares[call.label] = max(share, shares.get(call.label, 0.0))
+        return shares
 
     @cached_property
     def is_self_contained(self) -> bool:

@@ -233,7 +233,7 @@ def test_a_budget_that_the_recorded_iteration_passes_is_said(caplog):
         model(*batch()).backward()
     stats = chainer_ooc.stats()
     assert stats.phase == 'profile' and stats.peak_bytes > stats.budget_bytes == 1000
-    assert [record.levelname for record in caplog.records if 'of a budget of' in record.getMessage()] == ['WARNING']
+    assert [record.levelname for record in caplog.records if 'than a budget of' in record.getMessage()] == ['WARNING']
 
 
 # --- costs -----------------------------------------------------------------------------------------------------------

@@ -20,7 +20,8 @@ from typing import Any
 from chainer_ooc.config import Settings
 from chainer_ooc.errors import InfeasibleBudgetError, SpillError
 from chainer_ooc.execute.graphs.graph import Graph
-from chainer_ooc.execute.graphs.graphs import ASKED_GRAPHS, Graphs, KnownNeeds, share_reuse
+from chainer_ooc.execute.graphs.graphs import ASKED_GRAPHS, Graphs, share_reuse
+from chainer_ooc.execute.graphs.known_needs import KnownNeeds
 from chainer_ooc.execute.graphs.likeness import Forms
 from chainer_ooc.execute.graphs.orders import NO_ORDERS, Conditions
 from chainer_ooc.execute.memory.residency import Residency

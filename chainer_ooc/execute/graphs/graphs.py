@@ -3,17 +3,15 @@
 A graph is known by the fingerprint of its recording. Which one an iteration follows is decided in `following`. A graph
 of a size that was never recorded is estimated from another size of it. Where many are known, others are likely to come,
 as those of sentences whose lengths hardly ever come together again. Recording each takes time, and where memory is
-ample they need no plan: what one of them takes is estimated from the bytes that its calls give, by those that were
-recorded (`KnownNeeds`).
+ample they need no plan: what one of them takes is estimated from the arrays of its calls, by those that were recorded
+(`known_needs`).
 """
 
 from __future__ import annotations
 
 import itertools
-import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from chainer_ooc.backends.base import Backend
 from chainer_ooc.config import Settings
@@ -21,6 +19,7 @@ from chainer_ooc.cost.costs import measured
 from chainer_ooc.errors import InfeasibleBudgetError, OocError
 from chainer_ooc.execute.graphs import shared_plans
 from chainer_ooc.execute.graphs.graph import Graph, Sources
+from chainer_ooc.execute.graphs.known_needs import KnownNeeds
 from chainer_ooc.execute.graphs.likeness import Forms
 from chainer_ooc.execute.graphs.orders import Conditions
 from chainer_ooc.execute.graphs.planner import Planner
@@ -55,25 +54,6 @@ FIRST_ROUND = 'several graphs were recorded, none of them twice, and the program
 FROM_FILE = 'its recording is read from the file {} (chainer.config.ooc_plan): delete that to have it recorded anew'
 
 
-@dataclass(frozen=True)
-class KnownNeeds:
-    """What recorded graphs need.
-
-    Attributes:
-        most_bytes: the largest of them, with all of its maps and its largest computation.
-        computing_bytes: the largest computation.
-        share: the most that any needs, over what its calls give.
-    """
-
-    most_bytes: int
-    computing_bytes: int
-    share: float
-
-    def need_bytes(self, given_bytes: int) -> int:
-        """What a graph needs whose calls give so much."""
-        return math.ceil(self.share * given_bytes)
-
-
 class Graphs:
     """The known graphs; the least recently used is forgotten first.
 
@@ -94,6 +74,7 @@ class Graphs:
         self._by_terms: dict[tuple[int | None, str, str], OrderedDict[str, Graph]] = {}
         self._numbers = itertools.count(1)
         self._missed: dict[str, None] = {}
+        self._known_needs: tuple[list[Trace], KnownNeeds] | None = None
 
     def set_terms(self, settings: Settings, backend: Backend) -> None:
         """Has the graphs be those that were recorded with this workspace and oneDNN: others' times do not hold."""
@@ -123,11 +104,17 @@ class Graphs:
             return None
         if plan is None or not plan.moves_nothing:
             return None
-        traces = [each.trace for each in known]
-        needs = KnownNeeds(max(each.most_bytes for each in traces), max(each.most_computing_bytes for each in traces),
-                      max(each.most_bytes / max(1, each.given_bytes) for each in traces))
+        needs = self._needs_of([each.trace for each in known])
         has_room = plan.peak_bytes + (ROOM_FOR_UNKNOWN - 1) * needs.most_bytes <= conditions.budget_bytes
         return needs if has_room else None
+
+    def _needs_of(self, traces: list[Trace]) -> KnownNeeds:
+        """The same as the last time, as long as the recordings are the same."""
+        of, needs = self._known_needs or ([], None)
+        if needs is None or {*map(id, of)} != {*map(id, traces)}:
+            needs = KnownNeeds.of(traces)
+            self._known_needs = traces, needs
+        return needs
 
     def traces(self) -> list[Trace]:
         """The recordings, that of the graph that ran last at the end."""
@@ -292,31 +279,50 @@ def _extents_aside(arguments: Forms) -> tuple[object, ...]:
 
 
 class ReadAgain:
-    """Maps of earlier iterations' graphs that a backward pass has read, of which plans lose none any more."""
+    """Maps that late backward passes have read, of which plans lose none any more.
+
+    Late is a pass over an earlier iteration's graph, or over its own after another one: parameters may have changed.
+    What is read again there comes back all the same where they have not, so that only a loss has its graph learn.
+
+    Attributes:
+        has_lost: such a pass has not come to its end before, as where something was lost.
+    """
 
     def __init__(self, graphs: Graphs) -> None:
         self._graphs = graphs
-        self._is_unknown = False  # the graph of some
+        self._is_unknown = False  # the graph of some, or an estimate
         self._found: dict[int, tuple[Graph, list[int]]] = {}
+        self._own: list[Graph | None] = []
 
-    def note(self, storages: Iterable[Storage]) -> None:
-        """Notes what a step reads."""
-        for each in storages:
+    @property
+    def has_lost(self) -> bool:
+        return not self._graphs.estimates_lose
+
+    def note(self, others: Iterable[Storage], own: Graph | None, reads_own: bool) -> None:
+        """Notes what a step reads of earlier iterations', and whether also of its own graph after another pass."""
+        if reads_own:
+            self._own = [own]
+        for each in others:
             graph = None if each.token is None else each.token.graph
             self._is_unknown |= graph is None
             if graph is not None:
                 self._found.setdefault(id(graph), (graph, []))[1].append(each.map)
 
     def learn(self, has_ended: bool) -> None:
-        """Has the graphs know; once for all steps, as each has its rows made anew.
+        """Has the graphs know; once for all steps of a pass, as each has its rows made anew.
 
         A pass that has not ended would have read on, as does one whose error is that something was lost.
         """
-        if self._is_unknown and not has_ended:
+        if not has_ended and (self._is_unknown or self._own):
             self._graphs.estimates_lose = False
         for graph, maps in self._found.values():
             graph.learn(reused=maps if has_ended else [each.id for each in graph.trace.maps if each.retained])
+        for own in self._own if not has_ended else ():
+            if own is not None:
+                own.learn(reused=[each.id for each in own.trace.maps if each.retained])
+        self._is_unknown = False
         self._found.clear()
+        self._own.clear()
 
 
 def share_reuse(graph: Graph, others: Iterable[Graph]) -> None:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Sequence, Set
 from typing import Any
 
+from chainer_ooc.backends import arrays
 from chainer_ooc.execute.graphs.following import Following
 from chainer_ooc.execute.graphs.graph import Graph
-from chainer_ooc.execute.graphs.graphs import ROOM_FOR_UNKNOWN, KnownNeeds
+from chainer_ooc.execute.graphs.graphs import ROOM_FOR_UNKNOWN
+from chainer_ooc.execute.graphs.known_needs import KnownNeeds
 from chainer_ooc.execute.iteration.comparison import Calls, Comparison, gives
 from chainer_ooc.execute.memory.budget import LOOK_EVERY
 from chainer_ooc.execute.other_threads import OtherThreads
 from chainer_ooc.execute.recording.parameters import Parameters
 from chainer_ooc.execute.recording.recorder import forms
 from chainer_ooc.execute.recording.registration import makes_graphs, name_of
+from chainer_ooc.execute.storage.slots import array_in_slot
 
 #: A graph that so often turned out to be another runs quietly no more.
 MOST_DIFFERENCES = 3
@@ -92,7 +96,7 @@ class Compared(Quiet):
         position = len(self.calls.functions)
         return position < len(graph.trace.calls) and self.is_call(function, inputs, graph.trace, position)
 
-    def note_call(self, function: Any, outputs: Sequence[Any]) -> bool:
+    def note_call(self, function: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> bool:
         """Adds a call; False if its outputs are not those of a recording, or the device has little room left."""
         position, call = len(self.calls.functions), self.graph.trace.calls[len(self.calls.functions)]
         self.calls.add(function)
@@ -136,15 +140,22 @@ class Compared(Quiet):
         """The numbers of the calls whose steps have run."""
         return {each.call for each in self.graph.trace.steps[:self.next_step]}
 
+    def batches(self) -> dict[int, tuple[weakref.ref[Any], int]]:
+        """What its calls were given from outside, by its root, and the bytes of it."""
+        return {key: (ref, self.graph.trace.maps[map_id].nbytes) for key, (ref, map_id) in self._batches.items()}
+
 
 class Counted(Quiet):
-    """One of an unknown graph, while what it needs, estimated from the bytes that its calls give, surely fits.
+    """One of an unknown graph, while what it needs, estimated from the arrays of its calls, surely fits.
 
-    Left out: what does not fit is not seen before a call has run; where the device knows, it asks for room then.
+    Left out: what a call makes is not seen before it has run; where the device knows, it asks for room then.
 
     Args:
         like: what recorded graphs need.
         beside_bytes: what stands beside its maps.
+
+    Attributes:
+        maps_bytes: what its calls were given from outside, and have made.
     """
 
     def __init__(self, like: KnownNeeds, beside_bytes: int, parameters: Parameters, following: Following,
@@ -153,41 +164,82 @@ class Counted(Quiet):
         following.follow_none()
         self._like, self._beside_bytes = like, beside_bytes
         self._granted_bytes = ROOM_FOR_UNKNOWN * like.most_bytes
-        self._given_bytes = 0
+        self._outside: dict[int, tuple[weakref.ref[Any], int]] = {}  # what came from there, by its root, and how much
+        self._share = 0.0  # of the call in hand
+        self._given_bytes = self.maps_bytes = self._need_bytes = 0
+        self._scratch_bytes = 0.0
         self._stepped: set[int] = set()
 
     @property
-    def maps_bytes(self) -> int:
-        """What its maps take together, by its estimate."""
-        return self._like.need_bytes(self._given_bytes)
-
-    @property
     def peak_bytes(self) -> int:
-        """The most that near memory held, by its estimate."""
-        return self._beside_bytes + self.maps_bytes
+        """The most that near memory held, by the estimate."""
+        return self._beside_bytes + self._need_bytes
 
     def take_over(self, before: Compared) -> None:
         """Goes on where one that was compared has turned out to be of an unknown graph."""
-        calls, self.calls = before.graph.trace.calls, before.calls
-        self._given_bytes = sum(form.nbytes for call in calls[:len(self.calls.functions)] for form in call.results)
+        self.calls, self._outside = before.calls, before.batches()
+        trace = before.graph.trace
+        calls = trace.calls[:len(self.calls.functions)]
+        maps = {each for call in calls for each in (*call.inputs, *call.outputs, *call.hidden)} - {-1}
+        self.maps_bytes = sum(trace.maps[each].nbytes for each in maps)
+        self._scratch_bytes = max([each.peak_bytes for each in calls], default=0)
         self.in_backward, self._stepped = before.in_backward, {*before.stepped()}
         self.sessions_made = before.sessions_made
 
     def expects_call(self, function: Any, inputs: Sequence[Any]) -> bool:
-        """Whether it is one of forward, and all parameters that it is given are in the account."""
-        return (not self.in_backward and not self._stepped and OtherThreads.made == self.sessions_made
-                and all(self._parameters.number_of(each) is not None for each in inputs
-                        if hasattr(each, 'update_rule')))
+        """Whether it is one of forward, of a kind that was recorded, and what it is given surely has room.
 
-    def note_call(self, function: Any, outputs: Sequence[Any]) -> bool:
+        All parameters that it is given have to be in the account.
+        """
+        if self.in_backward or self._stepped or OtherThreads.made != self.sessions_made:
+            return False
+        share = self._like.scratch_shares.get(name_of(function))
+        if share is None:
+            return self._has_to_be_recorded()
+        self._share, self._given_bytes = share, 0
+        for each in inputs:
+            array = array_in_slot(each)
+            self._given_bytes += array.nbytes
+            if hasattr(each, 'update_rule'):
+                if self._parameters.number_of(each) is None:
+                    return False
+            elif (node := getattr(each, '_node', None)) is None or node._creator_node is None or (
+                    self.calls.number(node._creator_node) < 0):
+                self._add_from_outside(array)
+        return self._has_room_for(self._given_bytes)
+
+    def note_call(self, function: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> bool:
         """Adds a call; False if what it gave is too much, or the device has little room left."""
         self.calls.add(function)
-        self._given_bytes += sum([each._data[0].nbytes for each in outputs])
-        need_bytes = self._like.need_bytes(self._given_bytes)
-        if need_bytes > self._granted_bytes:
-            self._granted_bytes = ROOM_FOR_UNKNOWN * need_bytes
-            return self._has_room(self._granted_bytes)
-        return len(self.calls.functions) % LOOK_EVERY > 0 or self._has_room(self._like.computing_bytes)
+        made = [each._data[0] for each in outputs]
+        self.maps_bytes += sum([each.nbytes for each in made if not _is_view(each, inputs)])
+        return self._has_room_for(self._given_bytes + sum([each.nbytes for each in made])) and (
+            len(self.calls.functions) % LOOK_EVERY > 0 or self._has_room(self._like.computing_bytes))
+
+    def _add_from_outside(self, array: Any) -> None:
+        root = arrays.root_of(array)
+        if root is None:  # memory of a file
+            return
+        ref, counted_bytes = self._outside.get(id(root), (None, 0))
+        if ref is None or ref() is not root:
+            ref, counted_bytes = weakref.ref(root), 0
+        more_bytes = min(int(array.nbytes), int(root.nbytes) - counted_bytes)  # of one array, several may be views
+        self._outside[id(root)] = ref, counted_bytes + more_bytes
+        self.maps_bytes += more_bytes
+
+    def _has_room_for(self, call_bytes: int) -> bool:
+        """Whether there surely is, also for what the call in hand allocates with arrays of so many bytes."""
+        self._scratch_bytes = max(self._scratch_bytes, self._share * call_bytes)
+        self._need_bytes = self._like.need_bytes(self.maps_bytes, self._scratch_bytes)
+        if self._need_bytes <= self._granted_bytes:
+            return True
+        self._granted_bytes = ROOM_FOR_UNKNOWN * self._need_bytes
+        return self._has_room(self._granted_bytes) or self._has_to_be_recorded()
+
+    def _has_to_be_recorded(self) -> bool:
+        """False; has the next ones that are unknown be recorded: memory is not ample for all, or nobody knows."""
+        self._following.ample = None
+        return False
 
     def expects_step(self, function: Any) -> bool:
         """Whether it is of one of its calls, and makes no graph."""
@@ -201,3 +253,11 @@ class Counted(Quiet):
     def stepped(self) -> Set[int]:
         """The numbers of the calls whose steps have run."""
         return self._stepped
+
+
+def _is_view(array: Any, inputs: Sequence[Any]) -> bool:
+    """Whether what a call gave lies on the memory of what it was given."""
+    if array.base is None:
+        return any(array is array_in_slot(each) for each in inputs)
+    root = arrays.root_of(array)
+    return any(root is arrays.root_of(array_in_slot(each)) for each in inputs)

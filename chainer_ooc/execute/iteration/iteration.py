@@ -45,7 +45,6 @@ from chainer_ooc.execute.storage.slots import array_of
 from chainer_ooc.execute.storage.states import State
 from chainer_ooc.execute.storage.storage import Storage
 from chainer_ooc.execute.tally import Stretch, Tally
-from chainer_ooc.quantities import format_bytes
 from chainer_ooc.trace import Trace
 from chainer_ooc.trace.scaling import fill_in
 
@@ -229,7 +228,7 @@ class Iteration(Quietly):
         known = self.following.check_step(len(recorder.steps), call, function)
         self._take_orders(recorder.next_position)
         others = [each for each in needed if each.token is not self.token]
-        self._read_again.note(others)
+        self._read_again.note(others, self.following.graph, self.finished and len(others) < len(needed))
         if known is not None:  # what the steps before have left is there already, beside what comes now
             self.room.stand(self.room.scratch_of(known, earlier_bytes(others)))
         for storage in needed:
@@ -300,6 +299,8 @@ class Iteration(Quietly):
 
     def _end_backward(self) -> None:
         self._memory.check_deferred()
+        self._read_again.learn(has_ended=True)
+        self.recorder.is_late = self._read_again.has_lost
         self.writes.end_backward()
         held = self._liveness.held()
         for map_id in held:
@@ -310,9 +311,7 @@ class Iteration(Quietly):
         tally = self._memory.tally
         self._memory.leave_room()
         if tally.peak_bytes > self.budget_bytes:
-            log.logger.warning(
-                'an iteration needed %s of a budget of %s: what its calls allocate was not known yet; the next ones '
-                'keep within it, or are refused', format_bytes(tally.peak_bytes), format_bytes(self.budget_bytes))
+            log.warn_of_excess(tally.peak_bytes, self.budget_bytes)
 
     def is_over(self) -> bool:
         """Whether the next function begins another iteration: backward has ended, or the graph is dead."""
@@ -332,7 +331,7 @@ class Iteration(Quietly):
         if self.quiet is not None:
             self.quiet.end_backward()
         self.writes.end_backward()
-        self._read_again.learn(self.finished)
+        self._read_again.learn(has_ended=False)
         self._departures.end()
         self._meter.stop()
         self._memory.meter(None)

@@ -93,7 +93,7 @@ class Quietly(abc.ABC):
         """Compares a call that has run."""
         if self.quiet is None:  # the device had no room for it
             self.after_call(function, inputs, outputs, self.leave())
-        elif not self.quiet.note_call(function, outputs):
+        elif not self.quiet.note_call(function, inputs, outputs):
             self.differ()
 
     def after_quiet_step(self, function: Any) -> None:

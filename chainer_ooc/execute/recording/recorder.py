@@ -91,6 +91,7 @@ class Recorder:
         exposed: maps that the program has read in forward, and may have written to.
         readers: the threads in which it has read maps in backward.
         near_bytes: what near memory held with each computation, by position.
+        is_late: a pass has ended, and in such a training passes after it may lose what they read.
     """
 
     def __init__(self) -> None:
@@ -103,7 +104,7 @@ class Recorder:
         self.readers: set[int] = set()
         self.now, self.next_position = -1, 0
         self._parts: set[tuple[int, Hashable]] = set()
-        self.measures = False
+        self.measures = self.is_late = False
         self._places = Places()
 
     def new_map(self, array: Any, nbytes: int, producer: int | None, hidden: bool) -> int:
@@ -170,6 +171,7 @@ class Recorder:
         row = Step(self.next_position, call, tuple(maps), 0.0, peak_bytes, other_bytes, label)
         for map_id in set(row.maps):
             self.maps[map_id].backward_uses.append(row.position)
+            self.maps[map_id].reused |= self.is_late
         self.known_step(row, span)
         return row
 
