@@ -7,6 +7,7 @@
     planner                 a plan at once, and a better one while training goes on
     likeness                how a graph is compared with what runs, and with others
     graph                   one recorded graph with its plans
+    known_needs             what recorded graphs need says what unknown ones may need
     graphs                  all of them
     following               the graph that the iteration in hand seems to be (P8)
 """
