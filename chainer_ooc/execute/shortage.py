@@ -13,8 +13,8 @@ from typing import Any
 
 from chainer_ooc.config import Settings
 from chainer_ooc.errors import DeviceMemoryError, InfeasibleBudgetError, OocError
+from chainer_ooc.execute.graphs.graphs import UNDER_WAY
 from chainer_ooc.execute.iteration.iteration import Iteration
-from chainer_ooc.execute.iteration.room import UNDER_WAY
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.recording.parameters import Parameters
 from chainer_ooc.execute.recording.registration import name_of

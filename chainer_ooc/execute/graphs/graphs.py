@@ -50,6 +50,8 @@ BESIDE_THREADS = 'other threads were at work when this was recorded, and what th
 MISSED = 'the program has run a graph that is not recorded yet'
 SECOND_ORDER = 'a backward pass makes a graph (double backprop), and what stands of one while another runs may be more'
 CUT_OFF = 'the program has cut maps off from their graph (unchain), and what goes on from them may be another graph'
+NEWCOMER = 'another model begins like a known graph for the first time, and what it brings is not known yet'
+UNDER_WAY = 'an iteration was under way with more in memory than when it was recorded, and has not come to its end'
 FIRST_ROUND = 'several graphs were recorded, none of them twice, and the program has not come back to the first one'
 FROM_FILE = 'its recording is read from the file {} (chainer.config.ooc_plan): delete that to have it recorded anew'
 

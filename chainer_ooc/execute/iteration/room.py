@@ -22,6 +22,7 @@ from chainer_ooc.config import Settings
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute.graphs.following import Following
 from chainer_ooc.execute.graphs.graph import Graph
+from chainer_ooc.execute.graphs.graphs import NEWCOMER, UNDER_WAY
 from chainer_ooc.execute.graphs.likeness import Forms
 from chainer_ooc.execute.graphs.orders import Conditions
 from chainer_ooc.execute.iteration.left import left_bytes
@@ -50,11 +51,6 @@ MANY_TIMES = 8
 #: A floor times this works at once, though little things may have changed since the recording.
 SHARE_ENOUGH = 1.02
 
-#: Why a floor that is named for a new model, or in the middle of an iteration, may be too small, see
-#: `InfeasibleBudgetError.doubt`.
-NEWCOMER = 'another model begins like a known graph for the first time, and what it brings is not known yet'
-UNDER_WAY = 'an iteration was under way with more in memory than when it was recorded, and has not come to its end'
-
 
 class Room:
     """Near memory of one iteration.
@@ -71,8 +67,7 @@ class Room:
     def __init__(self, memory: Residency, parameters: Parameters, register: Register, meter: Meter, settings: Settings,
                  following: Following, end_quiet: Callable[[], None], iteration: weakref.ref[Quietly]):
         self.beside = Beside()
-        self.unaccounted_bytes = 0
-        self.left_bytes = 0
+        self.unaccounted_bytes = self.left_bytes = 0
         self.adds_up = False
         self._own: Set[int] = register.own
         self._recorder = register.recorder
@@ -83,9 +78,7 @@ class Room:
         self._to_add: dict[int, int] = {}
         self._new_bytes = self._scratch_bytes = 0
         self._made_what_left = False
-        self._memory = memory
-        self._parameters = parameters
-        self._meter = meter
+        self._memory, self._parameters, self._meter = memory, parameters, meter
         self._settings = settings
         self._following = following
         self._end_quiet = end_quiet
