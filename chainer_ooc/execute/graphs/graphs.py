@@ -284,7 +284,7 @@ class ReadAgain:
     """Maps that late backward passes have read, of which plans lose none any more.
 
     Late is a pass over an earlier iteration's graph, or over its own after another one: parameters may have changed.
-    What is read again there comes back all the same where they have not, so that only a loss has its graph learn.
+    Its own graph learns of a loss alone: where they have not, what is read again comes back all the same.
 
     Attributes:
         has_lost: such a pass has not come to its end before, as where something was lost.
@@ -292,7 +292,7 @@ class ReadAgain:
 
     def __init__(self, graphs: Graphs) -> None:
         self._graphs = graphs
-        self._is_unknown = False  # the graph of some, or an estimate
+        self._is_unknown = False  # the graph of some
         self._found: dict[int, tuple[Graph, list[int]]] = {}
         self._own: list[Graph | None] = []
 

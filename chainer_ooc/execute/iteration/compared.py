@@ -166,14 +166,14 @@ class Counted(Quiet):
         self._granted_bytes = ROOM_FOR_UNKNOWN * like.most_bytes
         self._outside: dict[int, tuple[weakref.ref[Any], int]] = {}  # what came from there, by its root, and how much
         self._share = 0.0  # of the call in hand
-        self._given_bytes = self.maps_bytes = self._need_bytes = 0
+        self._given_bytes = self.maps_bytes = 0
         self._scratch_bytes = 0.0
         self._stepped: set[int] = set()
 
     @property
     def peak_bytes(self) -> int:
         """The most that near memory held, by the estimate."""
-        return self._beside_bytes + self._need_bytes
+        return self._beside_bytes + self._like.need_bytes(self.maps_bytes, self._scratch_bytes)
 
     def take_over(self, before: Compared) -> None:
         """Goes on where one that was compared has turned out to be of an unknown graph."""
@@ -230,10 +230,10 @@ class Counted(Quiet):
     def _has_room_for(self, call_bytes: int) -> bool:
         """Whether there surely is, also for what the call in hand allocates with arrays of so many bytes."""
         self._scratch_bytes = max(self._scratch_bytes, self._share * call_bytes)
-        self._need_bytes = self._like.need_bytes(self.maps_bytes, self._scratch_bytes)
-        if self._need_bytes <= self._granted_bytes:
+        need_bytes = self._like.need_bytes(self.maps_bytes, self._scratch_bytes)
+        if need_bytes <= self._granted_bytes:
             return True
-        self._granted_bytes = ROOM_FOR_UNKNOWN * self._need_bytes
+        self._granted_bytes = ROOM_FOR_UNKNOWN * need_bytes
         return self._has_room(self._granted_bytes) or self._has_to_be_recorded()
 
     def _has_to_be_recorded(self) -> bool:
