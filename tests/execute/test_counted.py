@@ -368,6 +368,18 @@ def test_what_begins_like_a_known_graph_is_counted_too(model):
         assert len(after.calls.functions) == len(after.stepped()) == 3 * len(words) + 2
 
 
+def test_the_peak_is_known_of_one_that_is_the_beginning_of_a_known_graph(model):
+    """Forward had ended when that showed, and the estimate was made by the next call: it was nought."""
+    next_is_recorded()
+    words = sentence(1000, batchsize=256, words=4)
+    iterate(model, words)
+    h = F.tanh(model.step(np.zeros_like(words[0])) + words[0])
+    h.grad = np.ones_like(h.array)
+    h.backward()
+    assert is_counted()
+    assert chainer_ooc.stats().peak_bytes >= 4 * words[0].nbytes
+
+
 def test_nothing_is_counted_while_a_graph_has_copies_that_a_write_would_make_stale():
     model = Reader()
     with ooc('pooch', min_bytes=0):
