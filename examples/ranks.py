@@ -30,6 +30,9 @@ from training import EPOCH, use_out_of_core, wall
 
 REFUSED, OUT_OF_MEMORY = 2, 3
 
+#: What the launcher has not forwarded yet of what ranks wrote is lost when they are ended.
+FORWARDING_SECONDS = 0.3
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command on this rank; returns its exit status."""
@@ -46,6 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
         status = OUT_OF_MEMORY if isinstance(error, MemoryError) else REFUSED
         kind = 'MemoryError: ' if status == OUT_OF_MEMORY else ''
         print(f'rank {comm.rank}: {kind}{error}', file=sys.stderr, flush=True)
+        time.sleep(FORWARDING_SECONDS)
         comm.mpi_comm.Abort(status)  # the others wait for this rank
         return status
 

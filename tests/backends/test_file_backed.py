@@ -283,6 +283,20 @@ def test_pages_that_are_none_are_not_kept(blocks):
         pool.close()
 
 
+def test_an_array_cannot_be_resized(blocks):
+    """Its tail would be free, and on the file."""
+    array = filled(MB, 1)
+    assert blocks.back(array)
+    with pytest.raises(ValueError, match='cannot resize'):
+        array.resize(MB // 2, refcheck=False)
+
+
+def test_a_refusal_because_too_many_lie_there_says_so(blocks, monkeypatch):
+    monkeypatch.setattr(blocks._library, 'file_backed_back', lambda *_: errno.ENOSPC)
+    assert not blocks.back(filled(MB, 1))
+    assert blocks.refusal == 'as many as can be lie there already (1.0 MB)'
+
+
 @pytest.mark.parametrize('in_pool', [False, True])
 def test_an_array_that_has_died_leaves_no_mapping(blocks, in_pool):
     """Its memory goes back to the system; NumPy 2.5 frees it before the weak reference tells."""

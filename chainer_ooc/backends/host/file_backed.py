@@ -22,6 +22,7 @@ to it are called: one that neither NumPy's handler nor ours frees keeps its plac
 from __future__ import annotations
 
 import ctypes
+import errno
 import functools
 import os
 import weakref
@@ -42,7 +43,10 @@ _PAGE_BYTES = os.sysconf('SC_PAGE_SIZE')
 
 
 class _Block:
-    """A block that lies on a file, for as long as the library knows it: its root as a weak reference, and its place."""
+    """A block that lies on a file, for as long as the library knows it: its root as a weak reference, and its place.
+
+    NumPy resizes no array that has weak references, so that its memory is of one size and stays where it is.
+    """
 
     __slots__ = ('copy', 'owner', 'ref')
 
@@ -92,7 +96,8 @@ class HostFileBacked(FileBacked):
         self._ended = -1
         error = self._library.file_backed_back(block.owner, address + before_bytes, nbytes, descriptor, start)
         if error:
-            self.refusal = f'{os.strerror(error)} ({format_bytes(nbytes)})'
+            why = 'as many as can be lie there already' if error == errno.ENOSPC else os.strerror(error)
+            self.refusal = f'{why} ({format_bytes(nbytes)})'
         return not error
 
     def is_backed(self, root: Any) -> bool:
