@@ -7,6 +7,7 @@ import pytest
 
 import chainer_ooc
 from chainer_ooc.errors import InfeasibleBudgetError
+from chainer_ooc.execute import manager
 from support.combinations import spread
 from support.trainings.ooc_training import bits_of, ooc
 
@@ -130,3 +131,39 @@ def test_an_iteration_that_is_given_up_ends_although_its_error_keeps_it_alive(po
         assert len(errors) == 1
         assert chainer_ooc.stats().phase == 'run'
         assert len(chainer_ooc.trace().calls) == 1 + 6 + 3 + 2
+
+
+def test_where_no_graph_is_followed_the_last_one_is_remembered():
+    """Lessons are learnt for it: what the caught call had taken back was none."""
+    with ooc('swap-all'):
+        train(runs_past_the_end, (1,))
+        h = F.relu(Network(runs_past_the_end, ()).fc0(np.ones((100, 40), 'f')))
+        iteration = manager.current()._iteration
+        known = iteration.token.graph
+        with pytest.raises(IndexError):
+            runs_past_the_end(h)
+        assert iteration.following.graph is None
+        assert iteration.token.graph is known is not None
+
+
+def branch(x, function, tries):
+    """A graph that is like the others up to a function on a map that moves; then comes a call that never does."""
+    h = F.sigmoid(x)
+    t = F.reshape(F.sum(h), (1,))
+    h = function(h)
+    for _ in range(tries):
+        with pytest.raises(IndexError):
+            runs_past_the_end(t)
+    last = F.get_item(t, 0)
+    graph = manager.current()._iteration.following.graph
+    (F.sum(h) * last).backward()
+    return graph
+
+
+def test_a_small_call_that_fails_takes_no_earlier_call_back():
+    """What the call before it had turned from was followed again."""
+    x = chainer.Variable(np.ones((100, 40), 'f'))
+    with ooc('swap-all', min_bytes=1000):
+        for _ in range(4):
+            followed = [branch(x, function, 1) for function in (F.tanh, F.relu)]
+    assert [each.trace.calls[3].label for each in followed] == ['Tanh', 'ReLU']

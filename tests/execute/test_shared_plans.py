@@ -111,6 +111,19 @@ def test_one_plan_is_offered_once_and_what_is_followed_is_not(rank):
         assert len(offers(rank)) == 1
 
 
+def test_what_is_followed_is_not_offered_where_state_is_to_come_either(rank):
+    """As in the first update of ChainerMN's, which broadcasts alone."""
+    with ooc('but-one'):
+        training = Training(NETWORK)
+        training.optimizer.update = lambda: None
+        training.iterate(4)
+        own = len(offers(rank))
+        rank.hear(another(swap_but(3)))
+        training.iterate(3)
+        assert decision().verdicts == another(swap_but(3)).verdicts
+        assert len(offers(rank)) == own
+
+
 def test_room_is_the_budget_without_what_stands(rank):
     with ooc('but-one', budget=10**9):
         training = Training(NETWORK)

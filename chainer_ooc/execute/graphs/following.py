@@ -70,7 +70,7 @@ class Following:
         self._next_swap_in = 0
         self._more_bytes: dict[int, int] = {}  # of an estimate's call, by which its arrays are larger than was known
         self._mode = _mode()
-        self._turned_from: dict[str, Any] = {}
+        self._before_turn: dict[str, Any] = {}  # all of this, where the call in hand has had another graph followed
         self.has_failed = False
 
     def batch_bytes(self, label: str, arguments: Forms, first_bytes: int) -> int:
@@ -153,11 +153,13 @@ class Following:
         Room is made by what they took, so a graph that has another call there is left before this one runs. Which of
         several it is, is known by its outputs.
         """
-        self._turned_from = {}
         if self.graph is None:
             return []
-        label, arguments = name_of(function), forms([getattr(each, '_node', each) for each in inputs])
+        before, label = {**vars(self)}, name_of(function)
+        arguments = forms([getattr(each, '_node', each) for each in inputs])
         graph = self.check(position, lambda graph: graph.may_go_on(position, label, arguments))
+        if graph is not before['graph']:
+            self._before_turn = before
         if graph is None:
             return []
         parting = [each for each in self.parting(position) if each.may_go_on(position, label, arguments)]
@@ -166,6 +168,7 @@ class Following:
 
     def check_call(self, call: Call) -> None:
         """Compares the latest call with those of the graphs that it may belong to."""
+        self._before_turn = {}
         graph = self.check(call.index, lambda graph: graph.expects(call))
         if graph is not None and graph.is_loose:
             known = graph.trace.calls[call.index]
@@ -173,8 +176,9 @@ class Following:
 
     def take_back(self) -> None:
         """Follows what was followed before the call in hand, which has failed."""
-        vars(self).update(self._turned_from)
-        self.token.graph = self.graph
+        if self._before_turn:
+            vars(self).update(self._before_turn)
+            self.token.graph = self.graph
 
     def check(self, calls: int, is_alike: Callable[[Graph], bool]) -> Graph | None:
         """Follows another graph if the one in hand, which is like the first so many calls, is not like what runs.
@@ -217,7 +221,6 @@ class Following:
         Raises:
             InfeasibleBudgetError, PlanMismatchError, SpillError: see `begin`.
         """
-        self._turned_from = {**vars(self), '_turned_from': {}}
         self.leave()
         self._alike = list(graphs[1:])
         with self._unmetered():
@@ -369,7 +372,7 @@ class Following:
     def end(self) -> None:
         """The iteration asks for no plan any more: what plans are made with refers back to it."""
         self._conditions, self._doubt_of = replace(self._conditions, standing_of=_nothing_stands), _no_doubt
-        self._turned_from = {}
+        self._before_turn = {}
 
     def leave(self) -> None:
         """Follows no graph any more: the program differs from it."""

@@ -198,13 +198,14 @@ class Graph(Likeness):
                 self._swapping = orders, maps, found
         return self._swapping[2]
 
-    def _take(self, planned: _Planned, plan: Plan, standing: Standing, sources: Sources, min_bytes: int) -> None:
+    def _take(self, planned: _Planned, plan: Plan, standing: Standing, sources: Sources, min_bytes: int) -> Orders:
         if standing.expected_bytes:  # with what stands now, its peak is another one
             plan = make_as_decided(policy_of(plan.policy), Problem(
                 self.trace, self.times.costs, standing, plan.budget_bytes, min_bytes), plan.decision())
         orders = give_orders(self.trace, plan, min_bytes, standing)
         sources.reserve(far_bytes(self.trace, orders))
         planned.orders = orders
+        return orders
 
     def _take_shared(self, planned: _Planned, shared: SharedPlans, conditions: Conditions, sources: Sources) -> None:
         """Takes the plan that holds for all ranks if it is another than the one in force, and holds here."""
@@ -220,13 +221,13 @@ class Graph(Likeness):
         try:
             plan = self._planned(settings, conditions.budget_bytes, standing,
                                  functools.partial(make_as_decided, decision=told.plan))
-            self._take(planned, plan, standing, sources, settings.min_bytes)
+            orders = self._take(planned, plan, standing, sources, settings.min_bytes)
         except OocError as error:
             log.logger.info('the plan of rank %d does not hold here: %s', told.rank, error)
             planned.taken = None  # the one in force is for less room: others hear of it
             return
         self._stop_search()
-        planned.taken = plan
+        planned.taken = orders.plan
         log.logger.info('follows the plan of rank %d: %.3f s an iteration', told.rank, plan.seconds)
 
     def take_better(self, planned: _Planned, sources: Sources, min_bytes: int) -> None:
