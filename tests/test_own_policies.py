@@ -309,6 +309,23 @@ def test_training_follows_it_to_the_same_bits_and_within_the_budget(mine):
         assert stats.peak_bytes <= budget_bytes
 
 
+def test_what_it_has_leave_within_backward_leaves_there(mine):
+    """What is recomputed stayed, whatever the plan said."""
+    def between_two_steps(problem):
+        trace = problem.trace
+        relu = next(each for each in trace.calls if each.label == 'ReLU')
+        first = next(each.position for each in trace.steps if relu.outputs[0] in each.maps)
+        verdicts = [Verdict.KEEP] * len(trace.maps)
+        verdicts[relu.outputs[0]] = Verdict.RECOMPUTE
+        return Decision(tuple(verdicts), leaves={relu.outputs[0]: first})
+
+    expected, _ = trained()
+    mine.between_two_steps = between_two_steps
+    found, stats = trained(policy='mine:between_two_steps')
+    assert found == expected
+    assert stats.recomputed_calls == 2  # with the layer below
+
+
 def test_training_goes_on_after_a_policy_that_has_failed(mine):
     expected, _ = trained()
     seen = []

@@ -16,7 +16,8 @@ from typing import Any
 from chainer_ooc.errors import OocError
 from chainer_ooc.execute import log
 from chainer_ooc.execute.graphs.graph import Graph
-from chainer_ooc.execute.graphs.graphs import Graphs, note_that_it_makes_graphs
+from chainer_ooc.execute.graphs.graphs import Graphs
+from chainer_ooc.execute.graphs.reuse import note_that_it_makes_graphs
 from chainer_ooc.execute.graphs.times import timing_of
 from chainer_ooc.execute.iteration.comparison import Calls
 from chainer_ooc.execute.iteration.iteration import Iteration
@@ -104,7 +105,7 @@ class Lessons:
         recorder = iteration.recorder
         if not iteration.recorder.measures and recorder.next_position == graph.trace.positions:
             graph.note_shortage(tally.missing_bytes)
-            if not prepares and graph.has_followed():
+            if not prepares and graph.note_followed():
                 predicted_seconds = iteration.following.orders.plan.seconds
                 self._timed = functools.partial(graph.note_timing, graph.plan, functools.partial(
                     timing_of, recorder, tally.snapshot(), predicted_seconds))

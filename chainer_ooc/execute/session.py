@@ -112,7 +112,7 @@ class Session:
             assert iteration is not None
             if self.on_file is not None and (left := self.on_file.before_call(inputs)):
                 iteration.room.parameters_left(any(left))
-            is_quiet = iteration.is_quiet(function, inputs)
+            is_quiet = iteration.goes_on_quietly(function, inputs)
             if not is_quiet:
                 iteration.before_call(function, inputs)
             self._is_calling = True
@@ -146,7 +146,7 @@ class Session:
             RUNNING.is_foreign = False
             with LOCK:  # the owner may have gone on meanwhile, and has another iteration in hand
                 iteration = self._iteration if (self.passing or self.owner) is thread else None
-                is_quiet = iteration is None or iteration.is_quiet(function)
+                is_quiet = iteration is None or iteration.goes_on_quietly(function)
                 needed = [] if iteration is None or is_quiet else iteration.before_step(function)
             started = None if is_quiet else self.memory.backend.timestamp()
             is_foreign = may_write_inputs(function) if iteration is None else iteration.is_foreign
@@ -250,6 +250,8 @@ class Session:
             if BackendOptions.of(settings) != BackendOptions.of(self.settings):
                 return False
             self.settings = settings
+            if self.on_file is not None:
+                self.on_file.keep_below(settings.min_bytes)
             log.set_level(settings.log_level)
         return True
 
@@ -331,7 +333,7 @@ class Session:
         iteration.open(function, inputs, default.most_bytes if own_bytes is None else lambda: 0,
                        self._patience.records)
         self._disturbed = not self._graphs.planner.rest(iteration.recorder.measures)  # or that would be measured
-        self._quiet_iterations.begin(iteration, iteration.following, iteration.room.unaccounted_bytes, function, inputs)
+        self._quiet_iterations.begin(iteration, iteration.room.unaccounted_bytes, function, inputs)
         if iteration.quiet is None:
             iteration.room.settle()
 

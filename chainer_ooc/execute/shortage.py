@@ -41,8 +41,8 @@ def explain(error: BaseException, function: Any, in_backward: bool, iteration: I
         memory: as it was then.
         parameters: those that are known; in a first iteration the memory has not counted them yet.
     """
-    settings, following, budget_bytes = iteration.settings, iteration.following, memory.context.budget_bytes
-    where = following.name_of(iteration.recorder.next_position)
+    settings, following, budget_bytes = iteration.settings, iteration.following, memory.budget_bytes
+    where = '' if iteration.quiet is not None else following.name_of(iteration.recorder.next_position)
     where = where or f'{"backward" if in_backward else "forward"} of {name_of(function)}'
     if isinstance(error, DeviceMemoryError):
         if budget_bytes is None or error.floor_bytes <= budget_bytes:

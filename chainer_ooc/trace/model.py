@@ -133,6 +133,11 @@ class Trace:
         return sum(each.nbytes for each in self.maps)
 
     @cached_property
+    def reused(self) -> frozenset[int]:
+        """The feature maps that were read after the uses that are known here."""
+        return frozenset(each.id for each in self.maps if each.reused)
+
+    @cached_property
     def most_bytes(self) -> int:
         """Bytes of all feature maps, and the most that a position's computation has beside them."""
         return self.maps_bytes + self.most_computing_bytes

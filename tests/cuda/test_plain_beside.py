@@ -2,6 +2,7 @@
 import contextlib
 
 import chainer
+import chainer.functions as F
 import numpy as np
 import pytest
 
@@ -17,6 +18,7 @@ cupy_over_host = pytest.importorskip('support.cupy_over_host')
 from support.trainings.cupy_chain import (  # noqa: E402
     MAP_BYTES,
     SHAPE,
+    Computed,
     array_of,
     expected,
     gradients,
@@ -75,6 +77,31 @@ def test_the_budget_is_back_in_force_within_the_iteration(on_device):
         y.backward()
         assert limit_bytes() == budget
         del x, y
+
+
+def test_it_is_back_in_force_for_a_small_call_too(on_device):
+    """Calls whose maps never move made room without a look at it."""
+    def iterate(beside):
+        y = squared(cupy, chainer.Variable(array_of(cupy, np.ones(SHAPE, 'f4'))))
+        small = Computed(cupy, lambda x: x[0, :4], lambda gy, x: np.zeros_like(x), keeps=(0,)).apply((y,))[0]
+        beside()
+        small = F.reshape(small, (2, 2))
+        assert limit_bytes() == budget
+        small.grad = array_of(cupy, np.ones((2, 2), 'f4'))
+        small.backward()
+
+    def plain():
+        with chainer.using_config('ooc', None):
+            cupy.empty(2 * budget, 'u1')
+        assert limit_bytes() > budget
+
+    budget = 40 * MAP_BYTES
+    with on_device(0), ooc('swap-all', budget=budget, min_bytes=1000):
+        for _ in range(4):
+            iterate(lambda: None)
+        iterate(plain)
+        assert chainer_ooc.stats().phase == 'run'
+    chainer_ooc.reset()
 
 
 def test_what_plain_chainer_was_short_of_is_no_matter_of_plans(on_device):

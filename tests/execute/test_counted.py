@@ -248,7 +248,7 @@ def test_one_that_grows_leaves_room_for_earlier_ones_that_the_program_holds(mode
     needs = manager.current()._iteration.following.ample
     with chainer.using_config('ooc_budget', 12 * needs.most_bytes), chainer.using_config('ooc_min_bytes', 0):
         held = []
-        while sum(each.maps_bytes for _, each in manager.current()._quiet_iterations._before) < 5 * needs.most_bytes:
+        while sum(each.quiet.maps_bytes for each in manager.current()._quiet_iterations._before) < 5 * needs.most_bytes:
             held.append(model(sentence(1001 + len(held), batchsize=24, words=2)))
             held[-1].backward()
             assert is_counted()

@@ -19,18 +19,18 @@ from support.trainings.ooc_training import ooc
 def test_each_collection_in_vain_has_twice_as_many_left_out():
     garbage, collected = Garbage(), []
     for number in range(40):
-        if garbage.is_due():
+        if garbage.ask():
             collected.append(number)
             garbage.note(found=False)
     assert collected == [0, 2, 6, 14, 30]
     garbage.note(found=True)
-    assert garbage.is_due()
+    assert garbage.ask()
     for _ in range(20 * MOST_LEFT_OUT):
-        if garbage.is_due():
+        if garbage.ask():
             garbage.note(found=False)
     left_out = 0
     garbage.note(found=False)
-    while not garbage.is_due():
+    while not garbage.ask():
         left_out += 1
     assert left_out == MOST_LEFT_OUT
 

@@ -491,6 +491,17 @@ def test_a_model_goes_to_the_file_as_it_is_made():
     assert_equal(bits, train(is_plain=True))
 
 
+def test_a_lower_threshold_takes_more_of_them():
+    """Which arrays are small was settled with the first function that ran, for ever."""
+    model, optimizer = made()
+    with ooc('swap-all', min_bytes=2 * WEIGHT_BYTES, parameters='file'):
+        learn(model, optimizer, [0])
+        assert lie_on_file([model.middle.W.array]) == [False]
+        with chainer.using_config('ooc_min_bytes', 0):
+            learn(model, optimizer, [1])
+            assert lie_on_file([model.middle.W.array]) == [True]
+
+
 def test_it_is_turned_on_and_off_on_the_way():
     model, optimizer = made()
     bits = {}

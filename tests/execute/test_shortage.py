@@ -169,6 +169,34 @@ def test_the_error_says_where_what_holds_memory_and_the_next_step():
         assert said in text, text
 
 
+def test_it_says_where_in_an_iteration_that_is_compared_alone(monkeypatch):
+    """The one in which nobody has to be asked for room: it named the first call of all."""
+    monkeypatch.setattr(arena, 'available', lambda: 'not here')
+    chainer_ooc.reset()
+
+    class Larger(chainer.FunctionNode):
+        ooc_recompute = True
+        nbytes = 8
+
+        def forward(self, inputs):
+            np.empty(self.nbytes, np.uint8)
+            return inputs[0] * 2,
+
+        def backward(self, indexes, gradients):
+            return gradients
+
+    model = L.Linear(8, 8)
+    with ooc('keep'):
+        for _ in range(3):
+            F.sum(Larger().apply((model(np.ones((2, 8), 'f')),))[0]).backward()
+        y = model(np.ones((2, 8), 'f'))
+        assert manager.current()._iteration.quiet is not None
+        monkeypatch.setattr(Larger, 'nbytes', 1 << 47)
+        with pytest.raises(MemoryError, match='for an array in forward of Larger'):
+            Larger().apply((y,))
+    chainer_ooc.reset()
+
+
 def test_parameters_that_the_first_iteration_has_used_are_named():
     class Refused(chainer.FunctionNode):
         def forward(self, inputs):

@@ -20,10 +20,11 @@ from typing import Any
 from chainer_ooc.config import Settings
 from chainer_ooc.errors import InfeasibleBudgetError, SpillError
 from chainer_ooc.execute.graphs.graph import Graph
-from chainer_ooc.execute.graphs.graphs import ASKED_GRAPHS, Graphs, share_reuse
+from chainer_ooc.execute.graphs.graphs import ASKED_GRAPHS, Graphs
 from chainer_ooc.execute.graphs.known_needs import KnownNeeds
 from chainer_ooc.execute.graphs.likeness import Forms
 from chainer_ooc.execute.graphs.orders import NO_ORDERS, Conditions
+from chainer_ooc.execute.graphs.reuse import share_reuse
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.recording.expected import Models
 from chainer_ooc.execute.recording.recorder import GRADIENTS_AND_SCRATCH, Recorder, forms
@@ -224,7 +225,7 @@ class Following:
         self.leave()
         self._alike = list(graphs[1:])
         with self._unmetered():
-            self._follow_or_collect(graphs[0] if graphs else None)
+            after_collecting(lambda: self._follow(graphs[0] if graphs else None))
 
     def parting(self, position: int) -> Sequence[Graph]:
         """The other known graphs that are like the one in hand up to a position, and have another call there."""
@@ -274,10 +275,10 @@ class Following:
                 and not self.graph.trace.maps[map_id].reused)
 
     def freed_after(self, position: int) -> list[tuple[int, bool]]:
-        """Maps to drop after a step, and whether they may be lost."""
+        """Maps to drop after a step, and whether they may be lost: a later backward pass reads none of those."""
         freed = self.orders.free_after.get(position, ())
-        return [(each, may_lose and self.graph is not None and not self.graph.trace.maps[each].reused)
-                for each, may_lose in freed]
+        return [(each, loses and self.graph is not None and not self.graph.trace.maps[each].reused)
+                for each, loses in freed]
 
     def due(self, position: int) -> SwapIn | None:
         """The next swap-in, if it may start when a position begins; `started` moves on."""
@@ -330,17 +331,6 @@ class Following:
             elif position == len(graph.trace.calls):
                 self.same_calls.append(each)
 
-    def _follow_or_collect(self, graph: Graph | None) -> None:
-        """As `_follow`; what refuses the plan may be a model that the program has no more."""
-        for has_collected in (False, True):
-            try:
-                self._follow(graph)
-                return
-            except InfeasibleBudgetError:
-                if has_collected:
-                    raise
-            gc.collect()
-
     def _discarded_here_alone(self, graph: Graph) -> frozenset[int]:
         """What the plan discards in the beginning of another graph too, whose plan has no room to make it again."""
         maps, plan = graph.trace.maps, self.orders.plan
@@ -377,6 +367,17 @@ class Following:
     def leave(self) -> None:
         """Follows no graph any more: the program differs from it."""
         self.graph, self.orders, self.left = None, NO_ORDERS, True
+
+
+def after_collecting(plan: Callable[[], None]) -> None:
+    """Makes a plan; once more where it is refused, as it may be for a model or a graph that the program has no more."""
+    try:
+        plan()
+        return
+    except InfeasibleBudgetError:
+        pass  # first, or what the error's frames hold would stay
+    gc.collect()
+    plan()
 
 
 def _nothing_stands(models: Models) -> Standing:

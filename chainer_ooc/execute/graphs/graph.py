@@ -96,7 +96,7 @@ class Graph(Likeness):
         is_disturbed: other threads were at work while it was recorded.
         has_returned: it was met again.
         makes_graphs: its backward pass does, as in double backprop.
-        reused, reused_by_others: see `learn`; how many others had that are alike, by their numbers.
+        reused_by_others: how many reused maps others had that are alike, by their numbers.
         differences: how often it seemed to run quietly, and was another one.
         is_metered: what calls allocate was measured, and not estimated from another size.
         is_loose: an estimate for any sizes behind the beginning, see `loosely`.
@@ -125,7 +125,6 @@ class Graph(Likeness):
     makes_graphs: bool = False
     differences: int = 0
     slack_bytes: int = 0
-    reused: set[int] = field(default_factory=set)
     reused_by_others: dict[int, int] = field(default_factory=dict)
     _under: dict[tuple[object, ...], _Planned] = field(default_factory=dict)
     _foreseen: dict[tuple[object, ...], tuple[frozenset[int], int] | None] = field(default_factory=dict)
@@ -296,7 +295,7 @@ class Graph(Likeness):
         """Whether so many iterations were recorded that count."""
         return self.recordings - min(self.preparing, MOST_PREPARING) >= iterations
 
-    def has_followed(self) -> bool:
+    def note_followed(self) -> bool:
         """Notes that an iteration has followed the plan; whether one did before: the first has new memory."""
         known = any(self.plan is each for each in self._followed)
         if not known and self.plan is not None:
@@ -347,8 +346,8 @@ class Graph(Likeness):
         """
         trace = self.trace if recording is None else recording
         changed = (each for each in exposed if not self.trace.maps[each].written)
-        known = self.reused, self._held, self._exposed
-        learnt = self.reused.union(reused), self._held.union(held), self._exposed.union(changed)
+        known = self.trace.reused, self._held, self._exposed
+        learnt = self.trace.reused.union(reused), self._held.union(held), self._exposed.union(changed)
         if trace is self.trace and known == learnt:
             return
         written = written_with(trace.calls, learnt[2])
@@ -356,17 +355,19 @@ class Graph(Likeness):
             replace(each, reused=each.reused or each.id in learnt[0], held=each.held or each.id in learnt[1],
                     written=each.written or each.id in written)
             for each in trace.maps)
-        self.trace, self.is_loaded = replace(trace, maps=maps), False
         self._forget_orders()
         self._estimates.clear()
         self._loose = None
-        # At last, as an interrupt before has it learnt once more.
-        self.reused, self._held, self._exposed = {each.id for each in maps if each.reused}, *learnt[1:]
+        # At last, and in this order, as an interrupt before has it learnt once more.
+        self.is_loaded, self.trace, self._held, self._exposed = False, replace(trace, maps=maps), *learnt[1:]
+
+    def lose_none(self, retained_alone: bool = False) -> None:
+        """Has plans lose no map any more, or none that functions retain."""
+        self.learn(reused=[each.id for each in self.trace.maps if each.retained or not retained_alone])
 
     def load(self) -> None:
         """Takes the plan for its trace from the file that both came from."""
         self.is_loaded, self.recordings = True, sys.maxsize
-        self.reused.update(each.id for each in self.trace.maps if each.reused)
         self._held.update(each.id for each in self.trace.maps if each.held)
 
     def first_bytes(self) -> int:

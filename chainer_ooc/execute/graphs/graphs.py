@@ -25,7 +25,6 @@ from chainer_ooc.execute.graphs.orders import Conditions
 from chainer_ooc.execute.graphs.planner import Planner
 from chainer_ooc.execute.graphs.saved_plans import SavedPlans
 from chainer_ooc.execute.graphs.times import Times
-from chainer_ooc.execute.storage.storage import Storage
 from chainer_ooc.trace import Trace
 
 GRAPHS = 64
@@ -62,13 +61,14 @@ class Graphs:
     Attributes:
         saved: the file of plans in use, or None.
         planner: makes their plans.
-        estimates_lose: plans of estimates may, until a late backward pass has met what one has lost.
+        has_lost: a late backward pass has not come to its end, as where something was lost: plans of estimates lose
+            nothing any more.
     """
 
     def __init__(self) -> None:
         self.planner = Planner()
         self.saved: SavedPlans | None = None
-        self.estimates_lose = True
+        self.has_lost = False
         self._graphs: OrderedDict[str, Graph] = OrderedDict()
         self._may_lie_on_file = False
         self._lost_bytes: Callable[[int], int] = lambda budget_bytes: 0
@@ -138,8 +138,8 @@ class Graphs:
         larger = [each for each in alike if each.first_bytes() >= first_bytes]
         nearest = (min if larger else max)(larger or alike, key=Graph.first_bytes)
         estimate = nearest.estimate(first_bytes)
-        if not self.estimates_lose:
-            estimate.learn(reused=range(len(estimate.trace.maps)))
+        if self.has_lost:
+            estimate.lose_none()
         return estimate
 
     def smaller_measured(self, graph: Graph, first_bytes: int) -> Graph | None:
@@ -278,70 +278,3 @@ def _extents_aside(arguments: Forms) -> tuple[object, ...]:
     """The forms of a call's inputs with the first one's extents left out."""
     first, others = arguments[:1], arguments[1:]
     return tuple((each.dtype, len(each.shape)) for each in first), others
-
-
-class ReadAgain:
-    """Maps that late backward passes have read, of which plans lose none any more.
-
-    Late is a pass over an earlier iteration's graph, or over its own after another one: parameters may have changed.
-    Its own graph learns of a loss alone: where they have not, what is read again comes back all the same.
-
-    Attributes:
-        has_lost: such a pass has not come to its end before, as where something was lost.
-    """
-
-    def __init__(self, graphs: Graphs) -> None:
-        self._graphs = graphs
-        self._is_unknown = False  # the graph of some
-        self._found: dict[int, tuple[Graph, list[int]]] = {}
-        self._own: list[Graph | None] = []
-
-    @property
-    def has_lost(self) -> bool:
-        return not self._graphs.estimates_lose
-
-    def note(self, others: Iterable[Storage], own: Graph | None, reads_own: bool) -> None:
-        """Notes what a step reads of earlier iterations', and whether also of its own graph after another pass."""
-        if reads_own:
-            self._own = [own]
-        for each in others:
-            graph = None if each.token is None else each.token.graph
-            self._is_unknown |= graph is None
-            if graph is not None:
-                self._found.setdefault(id(graph), (graph, []))[1].append(each.map)
-
-    def learn(self, has_ended: bool) -> None:
-        """Has the graphs know; once for all steps of a pass, as each has its rows made anew.
-
-        A pass that has not ended would have read on, as does one whose error is that something was lost.
-        """
-        if not has_ended and (self._is_unknown or self._own):
-            self._graphs.estimates_lose = False
-        for graph, maps in self._found.values():
-            graph.learn(reused=maps if has_ended else [each.id for each in graph.trace.maps if each.retained])
-        for own in self._own if not has_ended else ():
-            if own is not None:
-                own.learn(reused=[each.id for each in own.trace.maps if each.retained])
-        self._is_unknown = False
-        self._found.clear()
-        self._own.clear()
-
-
-def share_reuse(graph: Graph, others: Iterable[Graph]) -> None:
-    """What a graph has in common with others, and is read again there, its plans lose no more.
-
-    Which of them an iteration is, is known when it ends.
-    """
-    for each in others if not graph.is_estimate else ():
-        if graph.reused_by_others.get(each.number) != len(each.reused):
-            common = each.trace.calls[:graph.common_calls(each)]
-            graph.learn(reused=each.reused.intersection(
-                map_id for call in common for map_id in (*call.inputs, *call.outputs, *call.hidden)))
-            graph.reused_by_others[each.number] = len(each.reused)
-
-
-def note_that_it_makes_graphs(graph: Graph | None) -> None:
-    """A graph's backward pass makes another: a later backward pass may read each of its maps once more."""
-    if graph is not None and not graph.makes_graphs:
-        graph.makes_graphs = True
-        graph.learn(reused=range(len(graph.trace.maps)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
@@ -23,9 +24,8 @@ class Orders:
         leave_after: maps to swap out after a call or step.
         discard_after: maps to discard after a call, since they will be made again; those that only chains read die
             by themselves.
-        free_after: maps to drop after a step, and whether each may be lost (it has no far copy).
+        free_after: maps to drop after a step, and whether each is lost then (it has no far copy).
         recipes: calls that may run again.
-        discardable: the maps of `discard_after`.
         written: maps that the program has read in forward, and may have written to.
         unmoved: positions that touch only what stays whatever happens, see `_unmoved`.
     """
@@ -36,9 +36,13 @@ class Orders:
     discard_after: Mapping[int, Sequence[int]] = field(default_factory=dict)
     free_after: Mapping[int, Sequence[tuple[int, bool]]] = field(default_factory=dict)
     recipes: frozenset[int] = frozenset()
-    discardable: frozenset[int] = frozenset()
     written: frozenset[int] = frozenset()
     unmoved: frozenset[int] = frozenset()
+
+    @functools.cached_property
+    def discardable(self) -> frozenset[int]:
+        """The maps of `discard_after`."""
+        return frozenset(each for maps in self.discard_after.values() for each in maps)
 
 
 #: Of an iteration that follows no plan.
@@ -58,13 +62,11 @@ def give_orders(trace: Trace, plan: Plan, min_bytes: int, standing: Standing) ->
             discard_after.setdefault(plan.leaves[each.id], []).append(each.id)
         uses = plan.chains.uses[each.id]
         if uses and each.retained and not each.foreign and each.nbytes >= min_bytes:
-            may_lose = verdict is Verdict.KEEP and not each.reused
-            free_after.setdefault(uses[-1], []).append((each.id, may_lose))
-    discardable = frozenset(each for maps in discard_after.values() for each in maps)
+            free_after.setdefault(uses[-1], []).append((each.id, verdict is Verdict.KEEP))
     unmoved = frozenset() if plan.synchronous else _unmoved(
         trace, min_bytes, recipes, {*leave_after, *discard_after, *free_after, *recipes})
     written = frozenset(each.id for each in trace.maps if each.written)
-    return Orders(plan, standing, leave_after, discard_after, free_after, recipes, discardable, written, unmoved)
+    return Orders(plan, standing, leave_after, discard_after, free_after, recipes, written, unmoved)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,8 +103,7 @@ def swapping(orders: Orders, maps: frozenset[int]) -> Orders:
     for each in maps:
         discard_after[orders.plan.leaves[each]].remove(each)
         leave_after.setdefault(orders.plan.leaves[each], []).append(each)
-    return replace(orders, leave_after=leave_after, discard_after=discard_after,
-                   discardable=orders.discardable - maps)
+    return replace(orders, leave_after=leave_after, discard_after=discard_after)
 
 
 def _unmoved(trace: Trace, min_bytes: int, recipes: Set[int], ordered: Set[int]) -> frozenset[int]:

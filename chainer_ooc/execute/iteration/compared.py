@@ -161,7 +161,6 @@ class Counted(Quiet):
     def __init__(self, like: KnownNeeds, beside_bytes: int, parameters: Parameters, following: Following,
                  has_room: Callable[[int], bool]):
         super().__init__(parameters, following, has_room)
-        following.follow_none()
         self._like, self._beside_bytes = like, beside_bytes
         self._granted_bytes = ROOM_FOR_UNKNOWN * like.most_bytes
         self._outside: dict[int, tuple[weakref.ref[Any], int]] = {}  # what came from there, by its root, and how much

@@ -23,7 +23,8 @@ from chainer_ooc.execute import log
 from chainer_ooc.execute.finished import Finished
 from chainer_ooc.execute.functions.prototype import may_write_inputs
 from chainer_ooc.execute.graphs.following import Following
-from chainer_ooc.execute.graphs.graphs import Graphs, ReadAgain, note_that_it_makes_graphs
+from chainer_ooc.execute.graphs.graphs import Graphs
+from chainer_ooc.execute.graphs.reuse import ReadAgain, note_that_it_makes_graphs
 from chainer_ooc.execute.iteration.comparison import Calls
 from chainer_ooc.execute.iteration.departures import Departures
 from chainer_ooc.execute.iteration.left import earlier_bytes
@@ -98,7 +99,7 @@ class Iteration(Quietly):
         if records and not self.recorder.measures:
             log.logger.info('no plans for new graphs any more: up to Python 3.12 each recording loses memory')
         self._enter(Tally(self._memory.backend, Stretch(self._memory.backend), self.token))
-        self.room.limit(self.budget_bytes)
+        self.room.limit()
 
     def compare_unmoved(self) -> None:
         """Has calls and steps that touch only what never moves be compared and counted alone from now on."""
@@ -156,7 +157,7 @@ class Iteration(Quietly):
             return
         peak_bytes = self._peak_bytes(self._coming_bytes)
         self.writes.look_at_given()
-        if self.writes.has_written(function, inputs):
+        if self.writes.look_at_inputs(function, inputs):
             self.is_foreign = True
             self._recipes.forget()
         ids, _ = self.register.call(function, inputs, outputs, position)
@@ -182,7 +183,7 @@ class Iteration(Quietly):
             self.following.take_back()
             del self.recorder.near_bytes[self.recorder.next_position:]
             self.writes.look_at_given()
-            self.writes.has_written(function, inputs)
+            self.writes.look_at_inputs(function, inputs)
             self._recipes.forget()
             self._memory.pin()
         self.following.has_failed = True
@@ -266,7 +267,7 @@ class Iteration(Quietly):
         label = '' if call >= 0 else name_of(function)
         self.recorder.step(call, own, span, peak_bytes, self._other_at_start_bytes, label)
         for storage in needed:
-            if storage.is_done():
+            if storage.note_backward():
                 if storage.token is not self.token:
                     storage.memory.drop(storage, may_lose=False)
                 elif self.following.graph is None:
@@ -274,7 +275,7 @@ class Iteration(Quietly):
             storage.memory.touch(storage)
         self._liveness.step_over(self.recorder.calls[call].inputs if call >= 0 else (),
                                  self.following.freed_after(position))
-        self._departures.after_step(position)
+        self._departures.leave_after(position)
         self._memory.pin()
         if self.following.orders.plan.synchronous:
             self._memory.synchronise()
@@ -308,10 +309,9 @@ class Iteration(Quietly):
         self.register.end_backward()
         if self.following.graph is not None:
             self.following.graph.learn(held=held)
-        tally = self._memory.tally
         self._memory.leave_room()
-        if tally.peak_bytes > self.budget_bytes:
-            log.warn_of_excess(tally.peak_bytes, self.budget_bytes)
+        if (peak_bytes := self._memory.tally.peak_bytes) > self.budget_bytes:
+            log.warn_of_excess(peak_bytes, self.budget_bytes)
 
     def is_over(self) -> bool:
         """Whether the next function begins another iteration: backward has ended, or the graph is dead."""

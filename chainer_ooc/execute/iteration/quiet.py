@@ -82,7 +82,7 @@ class Quietly(abc.ABC):
             return quiet is None
         return len((self._calls if quiet is None else quiet.calls).functions) == len(graph.trace.calls)
 
-    def is_quiet(self, function: Any, inputs: Sequence[Any] | None = None) -> bool:
+    def goes_on_quietly(self, function: Any, inputs: Sequence[Any] | None = None) -> bool:
         """Whether a call, or a step if there are no inputs, runs as in plain Chainer."""
         while self.quiet is not None and not (
                 self.quiet.expects_step(function) if inputs is None else self.quiet.expects_call(function, inputs)):
@@ -136,15 +136,15 @@ class QuietIterations:
         self._memory = memory
         self._parameters = parameters
         self._other_threads = other_threads
-        self._before: list[tuple[Quietly, Compared | Counted]] = []
+        self._before: list[Quietly] = []
 
-    def begin(self, iteration: Quietly, following: Following, unaccounted_bytes: int, function: Any,
-              inputs: Sequence[Any]) -> None:
+    def begin(self, iteration: Quietly, unaccounted_bytes: int, function: Any, inputs: Sequence[Any]) -> None:
         """Has an iteration run quietly if it may, or else registers what earlier ones have left.
 
         Then what its plan leaves where it is may be compared alone (`unmoved`). A graph that another model begins,
         whose parameters are not known yet, is not another graph.
         """
+        following = iteration.following
         graph = following.graph
         is_sure = (graph is not None and not iteration.recorder.measures and graph.may_be_quiet()
                    and not self._other_threads.has_sessions())
@@ -168,23 +168,24 @@ class QuietIterations:
         if (like is None or self._other_threads.has_sessions() or self._memory.is_relied_on()
                 or not self._fits(ROOM_FOR_UNKNOWN * like.most_bytes + unaccounted_bytes)):
             return None
+        following.follow_none()
         return Counted(like, self._memory.beside_bytes, self._parameters, following, self._fits)
 
     def _fits(self, nbytes: int) -> bool:
         """Whether so much fits, beside what the program may hold of iterations before."""
-        self._before = [each for each in self._before[:-1] if each[1].calls.is_alive()] + self._before[-1:]
-        before_bytes = sum(each.maps_bytes for _, each in self._before) + self._memory.bytes_of('spare')
-        return self._memory.has_room(nbytes + before_bytes)
+        self._before = [each for each in self._before[:-1] if each.calls().is_alive()] + self._before[-1:]
+        before_bytes = sum(each.quiet.maps_bytes for each in self._before if each.quiet is not None)
+        return self._memory.has_room(nbytes + before_bytes + self._memory.bytes_of('spare'))
 
     def is_over(self, iteration: Quietly) -> None:
         """Keeps an iteration that has ended quietly."""
         if iteration.quiet is not None:
-            self._before.append((iteration, iteration.quiet))
+            self._before.append(iteration)
 
     def end(self) -> None:
         """Registers what earlier iterations have left: something may have to leave now. Their batches stay."""
         while self._before:
-            iteration = self._before[0][0]
+            iteration = self._before[0]
             iteration.register_all()
             del self._before[0]
             hand_over_batches(self._memory, iteration.settings.min_bytes)

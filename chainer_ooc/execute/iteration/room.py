@@ -20,7 +20,7 @@ from chainer_ooc.backends import arrays
 from chainer_ooc.backends.metering import Meter
 from chainer_ooc.config import Settings
 from chainer_ooc.errors import InfeasibleBudgetError
-from chainer_ooc.execute.graphs.following import Following
+from chainer_ooc.execute.graphs.following import Following, after_collecting
 from chainer_ooc.execute.graphs.graph import Graph
 from chainer_ooc.execute.graphs.graphs import NEWCOMER, UNDER_WAY
 from chainer_ooc.execute.graphs.likeness import Forms
@@ -61,6 +61,7 @@ class Room:
         beside: what stood beside the maps at the last `look`.
         unaccounted_bytes: what the device counted beside that when the iteration began.
         left_bytes: what earlier iterations had left when this one began, and cannot be moved.
+        is_lifted: the device's limit is above the budget, for plain Chainer that runs in the midst of the iteration.
         adds_up: a backward pass that was recorded has added to own gradients that stood.
     """
 
@@ -73,7 +74,7 @@ class Room:
         self._recorder = register.recorder
         self._first: weakref.ref[Any] | None = None  # parameter that the first call was given
         self._at_first: frozenset[int] = frozenset()
-        self._in_backward: frozenset[int] | None = None
+        self._stood_in_backward: frozenset[int] | None = None
         self._to_be_replaced: list[tuple[weakref.ref[Any], int]] = []  # gradients, and their bytes
         self._to_add: dict[int, int] = {}
         self._new_bytes = self._scratch_bytes = 0
@@ -84,13 +85,13 @@ class Room:
         self._end_quiet = end_quiet
         self._iteration = iteration
         self._is_settled = False
-        self._budget_bytes: int | None = None
-        self._limit_bytes: int | None = None  # more than the budget while the program runs plain Chainer
+        self._limit_bytes: int | None = None
+        self.is_lifted = False
 
     def look(self) -> None:
         """Finds out what stands beside the maps."""
         self.beside = self._parameters.beside(self._meter.has_counted if self._recorder.measures else None,
-                                              None if self._in_backward is None else self._own)
+                                              None if self._stood_in_backward is None else self._own)
 
     def begin_backward(self, first: Step | None) -> bool:
         """Begins a backward pass; gives whether parameters got their arrays in the recorded iteration.
@@ -101,9 +102,9 @@ class Room:
         recorded = self._recorder.measures
         new_bytes, new_state_bytes = self._parameters.new_bytes(self._meter.has_counted) if recorded else (0, 0)
         self._new_bytes = new_bytes + new_state_bytes
-        self._in_backward = self._in_backward or frozenset()
+        self._stood_in_backward = self._stood_in_backward or frozenset()
         self.look()
-        self._in_backward |= self.beside.with_gradients
+        self._stood_in_backward |= self.beside.with_gradients
         graph = self._following.graph
         lacks_sums = graph is not None and not graph.used.adds_up
         stood = self._parameters.gradients(self._own) if recorded or lacks_sums else {}
@@ -173,15 +174,14 @@ class Room:
         Raises:
             InfeasibleBudgetError, PlanMismatchError, SpillError: as `begin`.
         """
-        for collected in (False, True):
-            try:
-                self.begin(function, inputs, budget_bytes)
-                return budget_bytes
-            except InfeasibleBudgetError as error:
-                floor_bytes, needed_bytes = error.floor_bytes, error.floor_bytes - error.lost_bytes
-                if collected and not budget_bytes < needed_bytes <= most_bytes():
-                    raise
-            gc.collect()  # a model, or a graph, that the program has no more
+        try:
+            after_collecting(lambda: self.begin(function, inputs, budget_bytes))
+            return budget_bytes
+        except InfeasibleBudgetError as error:
+            floor_bytes, needed_bytes = error.floor_bytes, error.floor_bytes - error.lost_bytes
+            if not budget_bytes < needed_bytes <= most_bytes():
+                raise
+        gc.collect()
         enough_bytes = max(round(SHARE_ENOUGH * needed_bytes), min(round(SHARE_ENOUGH * floor_bytes), most_bytes()))
         self.begin(function, inputs, enough_bytes)
         return enough_bytes
@@ -202,15 +202,15 @@ class Room:
         first = name_of(function), forms(given), int(given[0].nbytes) if given else 0
         del given
         self.unaccounted_bytes = self._unaccounted_bytes(budget_bytes, *first)
-        standing_of = functools.partial(self._standing, model, self.unaccounted_bytes, self.beside.gradient_bytes)
+        standing_of = functools.partial(self._standing, model, self.beside.gradient_bytes)
         self._following.begin(
             *first, Conditions(self._settings, budget_bytes, self.unaccounted_bytes, standing_of),
             lambda known: NEWCOMER if self._first is not None and all(each.lacks(model) for each in known) else '')
 
-    def limit(self, budget_bytes: int | None) -> None:
+    def limit(self) -> None:
         """Has the device keep to the budget, and ask here where it does not suffice; see `Backend.limit`."""
-        self._budget_bytes = self._limit_bytes = budget_bytes
-        self._memory.backend.limit(budget_bytes, self._relieve)
+        self._limit_bytes, self.is_lifted = self._memory.budget_bytes, False
+        self._memory.backend.limit(self._limit_bytes, self._relieve)
 
     def _relieve(self, nbytes: int) -> bool:
         if asks_amid():
@@ -233,7 +233,7 @@ class Room:
         limit_bytes = min(self._limit_bytes + nbytes, backend.most_budget_bytes(self._memory.near_bytes()))
         if limit_bytes <= self._limit_bytes:
             return False
-        self._limit_bytes = limit_bytes
+        self._limit_bytes, self.is_lifted = limit_bytes, True
         backend.limit(limit_bytes, self._relieve)
         return True
 
@@ -250,7 +250,7 @@ class Room:
             self.look_at_left()
         self._is_settled = True
 
-    def _standing(self, model: int | None, unaccounted_bytes: int, gradient_bytes: int, models: Models) -> Standing:
+    def _standing(self, model: int | None, gradient_bytes: int, models: Models) -> Standing:
         """What lives through the iteration beside its feature maps, if its graph did so with parameters before.
 
         In forward there are the gradients that stood when it began, though the program has cleared them by now.
@@ -258,7 +258,7 @@ class Room:
         self.look_at_left()
         standing = self._parameters.standing(models.of(model), self.left_bytes, models.adds_up)
         cleared_bytes = max(0, gradient_bytes - self._parameters.gradient_bytes())
-        return replace(standing, forward_bytes=standing.forward_bytes + cleared_bytes).beside(unaccounted_bytes)
+        return replace(standing, forward_bytes=standing.forward_bytes + cleared_bytes).beside(self.unaccounted_bytes)
 
     def _unaccounted_bytes(self, budget_bytes: int, label: str, arguments: Forms, first_bytes: int) -> int:
         """What only the device counts, but for the batch; in steps, since each figure needs plans of its own."""
@@ -279,9 +279,9 @@ class Room:
     def tell(self, graph: Graph) -> None:
         """Notes in the iteration's graph what stood beside its maps, as far as backward has begun."""
         graph.left_bytes = self.left_bytes
-        if self._in_backward is not None:
+        if self._stood_in_backward is not None:
             own = frozenset(self._own)
-            beside = self._in_backward - own
+            beside = self._stood_in_backward - own
             graph.used.note(self._model(), Used(own, beside, self._at_first - own - beside, self._at_first & own))
 
     def scratch_bytes(self) -> int:
@@ -311,9 +311,9 @@ class Room:
                 that is known to come, with what stands now. Of an estimate that is too high rather than too low, what
                 is there by now does not fit, whatever comes.
         """
+        if self.is_lifted:
+            self.limit()
         memory, graph = self._memory, self._following.graph
-        if self._limit_bytes != self._budget_bytes:
-            self.limit(self._budget_bytes)  # plain Chainer has run in the midst of the iteration
         certain = position >= 0 and self._following.is_certain
         fits = memory.make_room(need_bytes) or (certain and self._make_all(need_bytes))
         if not fits and not certain and position >= 0 and graph is not None and not graph.is_guess:
@@ -321,8 +321,8 @@ class Room:
         is_known = certain or (fits and graph is not None and position >= 0)  # else it is a guess
         near_bytes = memory.note_peak(need_bytes if is_known else 0)
         if not fits and certain and graph is not None:
-            floor_bytes, budget_bytes = memory.near_bytes() + need_bytes, memory.context.budget_bytes or 0
-            if self._in_backward is not None:
+            floor_bytes, budget_bytes = memory.near_bytes() + need_bytes, memory.budget_bytes or 0
+            if self._stood_in_backward is not None:
                 self.tell(graph)
             raise self._following.refusal(InfeasibleBudgetError(
                 self._settings.policy, budget_bytes, floor_bytes, self._following.name_of(position), doubt=UNDER_WAY))
@@ -369,7 +369,7 @@ class Room:
         Without `always` that is seldom where it was in vain.
         """
         memory = self._memory
-        if not (memory.garbage.is_due() or always):
+        if not (memory.garbage.ask() or always):
             return False
         before_bytes = memory.near_bytes()
         gc.collect()

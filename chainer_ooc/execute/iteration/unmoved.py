@@ -127,7 +127,7 @@ class Unmoved:
             if number in numbers:
                 kept = self._register_call(number, function)
                 for storage in kept if number in stepped else ():
-                    storage.is_done()
+                    storage.note_backward()
 
     def _register_call(self, number: int, function: Any) -> list[Storage]:
         self._counted.discard(number)
@@ -138,6 +138,8 @@ class Unmoved:
     def _begins(self, other_bytes: int, need_bytes: int) -> bool:
         """Makes room for a computation."""
         self._look_around(self._recorder.next_position)
+        if self._room.is_lifted:
+            self._room.limit()
         self._room.stand(other_bytes)
         if not self._memory.make_room(need_bytes):
             return False

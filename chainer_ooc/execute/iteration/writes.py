@@ -72,7 +72,7 @@ class Writes:
         needs_look = types and (always or not all(kind in believed for kind in types))
         self._watched = list(map(_checksum, inputs)) if needs_look else ()
 
-    def has_written(self, function: Any, inputs: Sequence[Any]) -> bool:
+    def look_at_inputs(self, function: Any, inputs: Sequence[Any]) -> bool:
         """Whether it has written to one of its inputs: its type runs again no more then."""
         watched, self._watched = self._watched, ()
         if not watched:

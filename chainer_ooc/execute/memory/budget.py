@@ -195,7 +195,7 @@ class Budget(Account, abc.ABC):
         """
         if self._bytes['spare']:
             more_bytes = max(0, self.tally.peak_bytes - self.near_bytes())
-            if self.budget_bytes is not None and not self.has_room(more_bytes):
+            if not self.has_room(more_bytes):
                 self.spare_at_most(0)
 
     def limit_kept(self, nbytes: int) -> None:
@@ -219,8 +219,8 @@ class Garbage:
     def __init__(self) -> None:
         self._left_out = self._to_leave_out = 0
 
-    def is_due(self) -> bool:
-        """Asks for a collection."""
+    def ask(self) -> bool:
+        """Asks for a collection; whether it is due."""
         if not self._to_leave_out:
             return True
         self._to_leave_out -= 1

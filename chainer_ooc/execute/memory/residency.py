@@ -103,7 +103,7 @@ class Residency(Transit):
         if storage.has_true_copy():
             storage.free()
             return True
-        if not self.can_leave(storage):
+        if storage.is_held_elsewhere():
             return False
         block = storage.bytes_here()
         if block is None:  # the collector or another thread has ended the last holder

@@ -396,4 +396,4 @@ def note_lost(storage: Storage) -> None:
     """A lost map was read: its graph's plans lose no map any more, since the others may be read next."""
     graph = None if storage.token is None else storage.token.graph
     if graph is not None:
-        graph.learn(reused=range(len(graph.trace.maps)))
+        graph.lose_none()

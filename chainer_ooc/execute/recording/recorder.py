@@ -112,8 +112,8 @@ class Recorder:
         self.maps.append(MapRow(nbytes, producer, hidden, array.shape, array.dtype, self.next_position))
         return len(self.maps) - 1
 
-    def is_other_part(self, map_id: int, layout: Hashable) -> bool:
-        """Whether this part of a map's block is a new one."""
+    def add_part(self, map_id: int, layout: Hashable) -> bool:
+        """Adds a part of a map's block; whether it is a new one."""
         known = len(self._parts)
         self._parts.add((map_id, layout))
         return len(self._parts) > known

@@ -183,7 +183,7 @@ class Register:
 
     def _count_part(self, storage: Storage, array: Any, is_new: bool) -> None:
         """Counts one more part of a block from outside, of which only the parts that are used count."""
-        if self.recorder.is_other_part(storage.map, arrays.layout_of(array, storage.root())) and not is_new:
+        if self.recorder.add_part(storage.map, arrays.layout_of(array, storage.root())) and not is_new:
             storage.count_as(min(storage.nbytes, storage.counted_bytes + int(array.nbytes)))
             self._memory.count_again(storage)
             self.recorder.maps[storage.map].nbytes = storage.counted_bytes

@@ -131,7 +131,7 @@ class Storage(Held):
         """Counts one more function that retains it for its backward."""
         self.pending_uses += 1
 
-    def is_done(self) -> bool:
+    def note_backward(self) -> bool:
         """Counts one of these functions less, which has run backward; True if it was the last."""
         self.pending_uses -= 1
         return self.pending_uses <= 0

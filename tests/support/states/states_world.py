@@ -374,7 +374,7 @@ class World:
                 call.finished = True
                 with LOCK:
                     for storage in needed:
-                        if storage.is_done():
+                        if storage.note_backward():
                             storage.memory.drop(storage, may_lose=False)
                         storage.memory.touch(storage)
         memory.pin()
