@@ -50,6 +50,8 @@ def test_doctor_shows_speeds_as_ranges_and_the_disk_beside_the_page_cache(capsys
     found = run_json(capsys, 'doctor', '--spill-dir', str(tmp_path))['device']
     assert found['ranges'].keys() == speeds.keys()
     assert all(low <= found[name] <= high for name, (low, high) in found['ranges'].items())
+    low, high = found['ranges']['write_bytes_per_second']
+    assert low < high  # of several, each of which was measured
 
 
 def test_doctor_names_a_folder_that_cannot_be_used(capsys, tmp_path):

@@ -252,7 +252,7 @@ def test_commands_show_where_its_own_code_failed(capsys, file, tmp_path, monkeyp
 def test_a_file_does_not_decide_what_is_imported(mine, capsys, tmp_path):
     """Anybody can write one."""
     plan = make_plan(policy_of('mine:largest_first'), problem(20 * MB))
-    timeline = Timeline(1.0, 1, (), (), (), True)
+    timeline = Timeline(1.0, 1, (), (), ())
     (tmp_path / 'run.json').write_text(Run(TRACE, plan, 1, timeline).to_json())
     arguments = 'report', str(tmp_path / 'run.json'), '--out', str(tmp_path / 'page.html')
     status, out, err = run(capsys, *arguments)

@@ -360,10 +360,11 @@ class Backend(abc.ABC):
         """
 
     @abc.abstractmethod
-    def bandwidth(self) -> Bandwidth:
+    def bandwidth(self, anew: bool = False) -> Bandwidth:
         """Measures the copies by a short real swap-out and swap-in at the first call; later calls repeat the result.
 
-        Where far memory has several tiers, it is that of those which were used since the last call.
+        With `anew` it measures again. Where far memory has several tiers, it is that of those which were used since
+        the last call.
 
         Raises:
             SpillError: One of the copies failed. Nothing is kept, and the next call measures again.

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import mmap
 import os
+
+_FAILED = ctypes.c_void_p(-1).value
 
 
 @functools.cache
@@ -18,8 +21,16 @@ def libc() -> ctypes.CDLL:
     return library
 
 
-#: What `mmap` gives where it fails.
-MAP_FAILED = ctypes.c_void_p(-1).value
+def map_pages(nbytes: int, flags: int, descriptor: int = -1, start: int = 0, address: int | None = None) -> int:
+    """Maps pages that can be read and written; gives their address. See mmap(2).
+
+    Raises:
+        OSError: the system refuses.
+    """
+    found: int = libc().mmap(address, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, flags, descriptor, start)
+    if found == _FAILED:
+        raise last_error()
+    return found
 
 
 def last_error() -> OSError:

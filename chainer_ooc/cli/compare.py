@@ -68,8 +68,8 @@ def _budgets(trace: Trace, arguments: argparse.Namespace, peak_bytes: int) -> li
     """
     nothing = problem_of(trace, 1, arguments.min_bytes)
     counted = [each for each in arguments.policies if each != 'unified'] or arguments.policies
-    floors = [found.floor_bytes for found in (predict(policy, nothing) for policy in counted)]
-    least = min([each for each in floors if each is not None], default=peak_bytes)
+    refusals = [predict(policy, nothing).refusal for policy in counted]
+    least = min([each.floor_bytes for each in refusals if each is not None], default=peak_bytes)
     return list(dict.fromkeys(enough(least + round(share * max(0, peak_bytes - least))) for share in SHARES))
 
 

@@ -148,7 +148,7 @@ def _backend_facts(kind: str, spill_dir: str | None) -> dict[str, Any]:
     for _ in range(_MEASUREMENTS):
         with contextlib.closing(choose(kind, BackendOptions(spill_dir))) as backend:
             facts = backend.describe()
-            found.append(asdict(backend.bandwidth()))
+            found.append(asdict(backend.bandwidth(anew=True)))
     return {**facts, **{name: statistics.median(each[name] for each in found) for name in found[0]}, 'ranges': {
         name: (min(each[name] for each in found), max(each[name] for each in found)) for name in found[0]}}
 

@@ -34,24 +34,22 @@ class Prediction:
         policy: its name.
         budget_bytes: of the problem.
         plan: its plan, or None if none keeps within the budget.
-        floor_bytes, where: without a plan, the smallest budget that has one, and the call that sets it.
-        workspace_floor_bytes: about that budget with a workspace, see `InfeasibleBudgetError`.
+        refusal: without a plan, why: with the smallest budget that has one.
     """
 
     policy: str
     budget_bytes: int
     plan: Plan | None
-    floor_bytes: int | None = None
-    where: str | None = None
-    workspace_floor_bytes: int | None = None
+    refusal: InfeasibleBudgetError | None = None
 
     def facts(self) -> dict[str, Any]:
         """What commands say about it, with the number of feature maps of each verdict; None what only a plan has."""
-        plan = self.plan
+        plan, refusal = self.plan, self.refusal
         return {'policy': self.policy, 'budget_bytes': self.budget_bytes, 'feasible': plan is not None,
                 'seconds': plan.seconds if plan else None, 'peak_bytes': plan.peak_bytes if plan else None,
                 **(plan.counts() if plan else dict.fromkeys(each.value for each in Verdict)),
-                'floor_bytes': self.floor_bytes, 'floor_set_by': self.where}
+                'floor_bytes': refusal.floor_bytes if refusal else None,
+                'floor_set_by': refusal.where if refusal else None}
 
 
 def read_trace(file: Path) -> Trace:
@@ -110,8 +108,7 @@ def predict(policy: str, problem: Problem) -> Prediction:
     try:
         return Prediction(policy, problem.budget_bytes, plan_within(policy_of(policy), problem))
     except InfeasibleBudgetError as error:
-        return Prediction(policy, problem.budget_bytes, None, error.floor_bytes, error.where,
-                          error.workspace_floor_bytes)
+        return Prediction(policy, problem.budget_bytes, None, error.with_traceback(None))
 
 
 def batch_of(trace: Trace) -> int | None:

@@ -28,7 +28,7 @@ from chainer_ooc.cli.totals import least_of
 from chainer_ooc.cost.machine import Machine
 from chainer_ooc.cost.on_cuda import WORKSPACE_BYTES
 from chainer_ooc.errors import WORKSPACE, OocError
-from chainer_ooc.plans.making import in_core, make_plan
+from chainer_ooc.plans.making import in_core, plan_within
 from chainer_ooc.plans.plan import Plan
 from chainer_ooc.problem import Problem, problem_of
 from chainer_ooc.quantities import format_bytes
@@ -128,7 +128,7 @@ def choose_plan(problem: Problem) -> Plan:
         return kept  # nothing has to leave
     found = [each for each in (predict(policy, problem).plan for policy in CANDIDATES) if each is not None]
     if not found:
-        return make_plan(POLICIES[CANDIDATES[-1]], problem)
+        return plan_within(POLICIES[CANDIDATES[-1]], problem)  # raises, as it did for `predict`
     fastest = min(each.seconds for each in found)
     return next(each for each in found if each.seconds <= NEARLY * fastest)
 

@@ -70,8 +70,8 @@ def run(arguments: argparse.Namespace) -> Answer:
         **found.facts(), 'machine': arguments.machine, 'batch': batch, 'exchange_seconds': trace.exchange_seconds,
         'images_per_second': _rate(batch, plan.seconds + trace.exchange_seconds if plan else None),
         'in_core_images_per_second': _rate(batch, in_core_plan.seconds + trace.exchange_seconds),
-        'workspace_floor_bytes': found.workspace_floor_bytes, 'in_core_seconds': in_core_plan.seconds,
-        **gap.facts_of(plan, bound),
+        'workspace_floor_bytes': found.refusal.workspace_floor_bytes if found.refusal else None,
+        'in_core_seconds': in_core_plan.seconds, **gap.facts_of(plan, bound),
     }
     shown = _shown(found, facts, bound)
     title = arguments.policy if batch is None else f'{arguments.policy}, batch {batch}'
@@ -93,11 +93,11 @@ def _shown(found: Prediction, facts: dict[str, Any], bound: Bound | None) -> dic
     before: dict[str, object] = {'budget': format_bytes(found.budget_bytes)}
     after = {'in-core': seconds(in_core_seconds), **gap.shown(found.plan, bound)}
     if found.plan is None:
-        assert found.floor_bytes is not None
-        floor = format_enough(found.floor_bytes)
-        refused = {'refused': f'needs at least {floor}, set by {found.where}'}
-        if found.workspace_floor_bytes is not None:
-            least = format_enough(found.workspace_floor_bytes)
+        assert found.refusal is not None
+        floor = format_enough(found.refusal.floor_bytes)
+        refused = {'refused': f'needs at least {floor}, set by {found.refusal.where}'}
+        if found.refusal.workspace_floor_bytes is not None:
+            least = format_enough(found.refusal.workspace_floor_bytes)
             refused['with a workspace'] = f'about {least}, profiled with {WORKSPACE}'
         return {**before, **refused, **after}
     rate = facts['images_per_second']

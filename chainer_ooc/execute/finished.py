@@ -80,12 +80,11 @@ class Finished:
 
     def _timeline(self, trace: Trace) -> Timeline:
         tally, peak_bytes = self._tally, self.stats.peak_bytes
-        fits = peak_bytes <= self._budget_bytes
         if self._moments is None or tally.whole is None:
-            return Timeline(tally.seconds, peak_bytes, (), (), (), fits)
+            return Timeline(tally.seconds, peak_bytes, (), (), ())
         course = _Course(tally, tally.whole, [span for span, _ in self._moments])
         return Timeline(tally.seconds, peak_bytes, (*course.computations(), *course.copies(trace)),
-                        tuple(course.stalls()), tuple(nbytes for _, nbytes in self._moments), fits)
+                        tuple(course.stalls()), tuple(nbytes for _, nbytes in self._moments))
 
 
 class _Course:

@@ -230,7 +230,8 @@ class Experiments:
         if plan is None:
             return Outcome(network, size, machine, policy, False, None, in_core_seconds, problem.budget_bytes)
         timeline = simulate(problem, plan.schedule)
-        return Outcome(network, size, machine, policy, timeline.fits, timeline.seconds if timeline.fits else None,
+        fits = timeline.peak_bytes <= problem.budget_bytes
+        return Outcome(network, size, machine, policy, fits, timeline.seconds if fits else None,
                        in_core_seconds, plan.budget_bytes, timeline.peak_bytes, problem.budget_bytes,
                        **_counts(problem, plan.schedule), planning_seconds=plan.seconds)
 

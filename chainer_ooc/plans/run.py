@@ -101,7 +101,7 @@ def _run(trace: Trace, plan: Plan, head: _Head, tasks: tuple[Task, ...], stalls:
     for number, stall in enumerate(stalls):
         _check_stall(f'stalls, row {number}', trace, stall)
     return Run(trace, plan, head.min_bytes, Timeline(
-        head.seconds, head.peak_bytes, tasks, stalls, head.near_bytes, head.peak_bytes <= plan.budget_bytes))
+        head.seconds, head.peak_bytes, tasks, stalls, head.near_bytes))
 
 
 def _check_task(where: str, trace: Trace, row: Task) -> None:

@@ -53,8 +53,7 @@ def simulate(problem: Problem, schedule: Schedule) -> Timeline:
     """Works out the timeline of a schedule."""
     log = Log()
     seconds, peak_bytes = run(problem, schedule, log)
-    return Timeline(seconds, peak_bytes, tuple(log.tasks), tuple(log.stalls), tuple(log.near_bytes),
-                    peak_bytes <= problem.budget_bytes, tuple(log.moving))
+    return Timeline(seconds, peak_bytes, tuple(log.tasks), tuple(log.stalls), tuple(log.near_bytes), tuple(log.moving))
 
 
 def run(problem: Problem, schedule: Schedule, log: Log | None = None) -> tuple[float, int]:
@@ -88,7 +87,7 @@ class _Run:
         self.state = [_HOME] * len(trace.maps)
         self.arrival = [0.0] * len(trace.maps)
         self.whole_at = [0.0] * len(trace.maps)  # the copy out
-        self.leaving: deque[tuple[float, int]] = deque()
+        self.leaving: deque[int] = deque()
         self.recalled: set[int] = set()  # of mapped ones: wanted while they were leaving
         self.is_copied = [True] * len(trace.maps)  # no swap-out of it is under way
         self.latest_swap_in = -1
@@ -132,8 +131,8 @@ class _Run:
 
     def _reap(self) -> None:
         leaving = self.leaving
-        while leaving and leaving[0][0] <= self.now:
-            self._gone(leaving.popleft()[1])
+        while leaving and self.whole_at[leaving[0]] <= self.now:
+            self._gone(leaving.popleft())
 
     def _gone(self, map_id: int) -> None:
         self.is_copied[map_id] = True
@@ -151,9 +150,13 @@ class _Run:
     def _make_room(self, position: int) -> None:
         need = self.need[position]
         while self.moving_bytes + need > self.budget_bytes and self.leaving:
-            end, map_id = self.leaving.popleft()
-            self._wait(end, position, map_id, Cause.MEMORY)
-            self._gone(map_id)
+            self._wait_for_one(position, Cause.MEMORY)
+
+    def _wait_for_one(self, position: int, cause: Cause) -> None:
+        """Waits for the first map that is leaving."""
+        map_id = self.leaving.popleft()
+        self._wait(self.whole_at[map_id], position, map_id, cause)
+        self._gone(map_id)
 
     def _wait(self, until: float, position: int, map_id: int, cause: Cause) -> None:
         if until > self.now:
@@ -183,7 +186,7 @@ class _Run:
         began = max(self.now, self.out_free)
         self.out_free = began + self.costs.write_seconds(nbytes)
         self.whole_at[map_id] = self.out_free
-        self.leaving.append((self.out_free, map_id))
+        self.leaving.append(map_id)
         self.state[map_id], self.is_copied[map_id] = _LEAVING, False
         self._move(map_id, 1)
         if self.log is not None:
@@ -198,9 +201,7 @@ class _Run:
     def _fetch(self, map_id: int, position: int) -> None:
         """A position reads the map for the first time."""
         while self.mapped and self.state[map_id] == _LEAVING:
-            end, gone = self.leaving.popleft()
-            self._wait(end, position, gone, Cause.SWAP_OUT)
-            self._gone(gone)
+            self._wait_for_one(position, Cause.SWAP_OUT)
         if self.state[map_id] == _AWAY:
             self._make_room(position)
             self._swap_in(map_id)
@@ -245,7 +246,7 @@ class _Run:
     def _synchronise(self, position: int) -> None:
         """A position begins when all copies that have begun are whole."""
         if self.leaving:
-            self._wait(self.out_free, position, self.leaving[-1][1], Cause.SWAP_OUT)
+            self._wait(self.out_free, position, self.leaving[-1], Cause.SWAP_OUT)
         self._wait(self.in_free, position, self.latest_swap_in, Cause.SWAP_IN)
         self._reap()
 

@@ -74,7 +74,6 @@ class Timeline:
         tasks: of all streams, in the order in which they were issued.
         stalls: in order.
         near_bytes: what near memory holds during each position's computation.
-        fits: the peak is within the budget.
         moving: at each position, the maps that are beside those which the schedule has there: on their way out, or in
             before their use. Empty where that is not known.
     """
@@ -84,7 +83,6 @@ class Timeline:
     tasks: tuple[Task, ...]
     stalls: tuple[Stall, ...]
     near_bytes: tuple[int, ...]
-    fits: bool
     moving: tuple[tuple[int, ...], ...] = field(default=(), compare=False)
 
     @property

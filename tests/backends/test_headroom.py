@@ -74,7 +74,7 @@ def test_what_is_about_to_be_written_takes_room(container):
 def test_without_a_container_there_is_always_room_and_nothing_to_write_early():
     room = Headroom(list)
     assert room.has_room(1 << 60, will_write=True)
-    assert (room.dirty_bytes(), room.left_bytes(), room.is_limited()) == (None, None, False)
+    assert (room.dirty_bytes(), room.left_bytes(), room.in_container()) == (None, None, False)
 
 
 def test_a_limit_that_changes_is_noticed(container, monkeypatch):

@@ -11,8 +11,10 @@ import pytest
 from chainer_ooc.backends.base import Bandwidth
 from chainer_ooc.backends.cuda.backend import SAMPLES_BYTES, CudaBackend
 from chainer_ooc.backends.cuda.regions import KEPT
+from chainer_ooc.backends.host.headroom import Headroom
 from chainer_ooc.backends.spill import filesystem, spill_file
 from chainer_ooc.backends.spill.spill_file import PIECE_BYTES
+from chainer_ooc.backends.spill.write_back import WriteBack
 from chainer_ooc.errors import SpillError
 from support.fake_driver import FakeDriver
 
@@ -126,7 +128,7 @@ def test_near_memory_is_the_budgets(fake):
     backend = fake(near_bytes=1000)
     driver = fake.driver_of(backend)
     assert driver.budgets[0].installed
-    assert driver.budgets[0].allocator == 'virtual'
+    assert driver.budgets[0].name == 'virtual'
     first = backend.allocate(600)
     assert (backend.free_bytes(), backend.has_room(400), backend.has_room(401)) == (400, True, False)
     with pytest.raises(MemoryError):
@@ -502,6 +504,16 @@ def test_what_a_copy_may_still_write_to_is_nobody_elses(fake, monkeypatch, act, 
         assert (held() is None) == (not also)
     driver.finish(backend._far._in.stream)
     assert not any(stream.queue for stream in driver._streams)
+
+
+def test_what_a_container_counts_as_dirty_is_kept_small_on_a_gpu_too(fake, monkeypatch):
+    """Its kernel ends the process where that is too much."""
+    written = []
+    monkeypatch.setattr(Headroom, 'dirty_bytes', lambda self: 12345)
+    monkeypatch.setattr(WriteBack, 'wrote', lambda self, start, nbytes, allowed: written.append((nbytes, allowed)))
+    backend = fake(host_limit_bytes=0)
+    out(backend, filled(backend, MB, 1))
+    assert written == [(MB, 12345)]
 
 
 def test_a_disk_that_fails_leaves_the_source_whole(fake, monkeypatch):

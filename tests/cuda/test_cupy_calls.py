@@ -149,8 +149,13 @@ def test_a_device_without_such_a_pool_has_cupys(cupy, monkeypatch, caplog):
     with pytest.raises(UnavailableError, match='cudaMallocAsync'):
         CupyCalls().stream_ordered_pool()
     with caplog.at_level('WARNING', 'chainer_ooc'):
-        assert budget_module.budget_of('async') is budget_module.budget_of('pool')
-    assert "ooc_allocator 'pool' is used" in caplog.text
+        budget = budget_module.budget_of('async')
+        assert budget_module.budget_of('async') is budget is budget_module.budget_of('pool')
+    assert caplog.text.count("ooc_allocator 'pool' is used") == 1
+    assert budget.name == 'pool'  # in what `doctor` shows
+    with fake.installed_budget(budget):
+        array = cupy.fakes.allocator(4 * MIB)
+        assert budget_module.budget_of('unified').outside_bytes() == array.mem.size
 
 
 def test_there_is_one_budget_for_each_allocator(cupy, monkeypatch):

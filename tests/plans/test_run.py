@@ -17,7 +17,7 @@ def test_a_run_comes_back_from_its_text():
 
 
 def test_a_run_in_which_nothing_moved_has_no_tasks():
-    run = dataclasses.replace(run_of(), timeline=Timeline(6.5, 100, (), (), (), True))
+    run = dataclasses.replace(run_of(), timeline=Timeline(6.5, 100, (), (), ()))
     assert Run.from_json(run.to_json()) == run
 
 

@@ -218,11 +218,11 @@ def test_a_timeline_has_all_tasks_in_the_order_of_their_issue_and_all_stalls():
         seconds=8.0, peak_bytes=2,
         tasks=(Task(Stream.COMPUTE, 0, 0.0, 1.0), Task(Stream.COPY_OUT, 0, 1.0, 3.0), Task(Stream.COMPUTE, 1, 1.0, 4.0),
                Task(Stream.COMPUTE, 2, 4.0, 5.0), Task(Stream.COPY_IN, 0, 5.0, 7.0), Task(Stream.COMPUTE, 3, 7.0, 8.0)),
-        stalls=(Stall(3, 0, 2.0, Cause.SWAP_IN),), near_bytes=(0, 2, 0, 2), fits=True)
+        stalls=(Stall(3, 0, 2.0, Cause.SWAP_IN),), near_bytes=(0, 2, 0, 2))
 
 
 def test_an_empty_iteration_takes_no_time():
-    assert run_problem(make_problem([], [], {})) == Timeline(0.0, 0, (), (), (), True)
+    assert run_problem(make_problem([], [], {})) == Timeline(0.0, 0, (), (), ())
 
 
 def test_an_iteration_without_a_call_or_without_a_step_has_a_timeline(run):

@@ -469,7 +469,7 @@ class FakeBudget:
     """Counts and limits what `FakeDriver.empty` gives."""
 
     def __init__(self, driver, allocator):
-        self.driver, self.allocator = driver, allocator
+        self.driver, self.name = driver, allocator
         self.limit_bytes = None
         self.installed = False
         self.room_makers = RoomMakers()

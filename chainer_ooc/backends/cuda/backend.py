@@ -69,7 +69,6 @@ class CudaBackend(OwnedBackend):
                  driver: Driver | None = None) -> None:
         super().__init__()
         self._driver = Driver() if driver is None else driver
-        self._allocator = allocator
         self._bandwidth: Bandwidth | None = None
         self._facts = self._driver.facts()
         self._budget = self._driver.budget(allocator)
@@ -84,9 +83,7 @@ class CudaBackend(OwnedBackend):
         except BaseException:
             if hasattr(self, '_far'):  # it has taken over what others have pinned
                 self._far.close()
-            _shares.get(self._budget, {}).pop(id(self), None)
-            if not _shares.get(self._budget):
-                self._budget.close()
+            self._leave_budget()
             raise
 
     def manages(self, root: Any) -> bool:
@@ -194,7 +191,7 @@ class CudaBackend(OwnedBackend):
         """Shows pinned memory, which computations read and write over the link; nothing is fetched before."""
         return self._far.map(self._own(copy, 'map'))
 
-    def bandwidth(self) -> Bandwidth:
+    def bandwidth(self, anew: bool = False) -> Bandwidth:
         """See `Backend.bandwidth`; where copies have gone by way of the spill file since, as fast as all together.
 
         The spill file is not timed here: a plan that counts on pinned memory is wrong about what goes to the disk, and
@@ -202,7 +199,7 @@ class CudaBackend(OwnedBackend):
         of their own; kernels that are bound by memory lose what the copies take of its bandwidth, a few per cent.
         """
         self._check_usable('measure the bandwidth')
-        if self._bandwidth is None:
+        if self._bandwidth is None or anew:
             with self._far.uncounted():
                 self._bandwidth = measure.copies(self, *self._sample_and_target(), _WARM_UP_PASSES)
         return self._far.tiers.together(self._bandwidth)
@@ -221,7 +218,7 @@ class CudaBackend(OwnedBackend):
         return {
             'device': self.name,
             **{f'device_{name}': value for name, value in asdict(self._facts).items()},
-            'allocator': self._allocator,
+            'allocator': self._budget.name,
             'near_free_bytes': self.free_bytes(),
             'near_limits_bytes': limits,
             'pinned_bytes': self._far.pinned.held_bytes(),
@@ -250,12 +247,15 @@ class CudaBackend(OwnedBackend):
         except RuntimeError as error:
             raise SpillError(f'the GPU failed while its backend was closed: {error}') from error
         finally:
-            self._budget.ask(self, None)
-            _shares[self._budget].pop(id(self), None)
-            if _shares[self._budget]:  # another thread trains
-                self._share_budget()
-            else:
-                self._budget.close()
+            self._leave_budget()
+
+    def _leave_budget(self) -> None:
+        self._budget.ask(self, None)
+        _shares.get(self._budget, {}).pop(id(self), None)
+        if _shares.get(self._budget):  # another thread trains
+            self._share_budget()
+        else:
+            self._budget.close()
 
     def _share_budget(self, nbytes: int | None = None) -> None:
         """The device may hold what all threads that train on it may; `nbytes` is this one's."""
@@ -290,9 +290,8 @@ class CudaBackend(OwnedBackend):
             warnings.append(f'the system refused to pin more than {format_bytes(self._far.pinned.limit_bytes)} when it '
                             'was asked last: the rest goes to the spill file, and it is asked again in a while; see '
                             'ulimit -l and the memory that is free')
-        if filesystem.is_ram_disk(self._far.disk.folder):
-            warnings.append('the spill folder is a RAM disk: what is swapped out stays in memory')
-        return warnings
+        ram_disk = filesystem.ram_disk_warning(self._far.disk.folder)
+        return [*warnings, ram_disk] if ram_disk else warnings
 
 
 class _OnCurrentStream(contextlib.AbstractContextManager[None]):

@@ -89,6 +89,11 @@ class AllocatorBudget:
         self._is_installed = False
         _all.add(self)
 
+    @property
+    def name(self) -> str:
+        """That of the allocator."""
+        return self._allocator.name
+
     def __call__(self, nbytes: int) -> Any:
         """Gives memory for an array.
 
@@ -342,7 +347,7 @@ INSTEAD = {'virtual': 'async', 'async': 'pool'}
 def budget_of(name: str) -> AllocatorBudget:
     """Returns this process's budget before the allocator of that name, made at the first call.
 
-    Where the device or the installation does not allow it, that of another is given after a warning.
+    Where the device or the installation does not allow it, it is that of another, after a warning.
     """
     if name not in _budgets:
         calls = CupyCalls()
@@ -351,8 +356,9 @@ def budget_of(name: str) -> AllocatorBudget:
         except UnavailableError as error:
             instead = INSTEAD[name]
             _LOG.warning('%s; chainer.config.ooc_allocator %r is used', error, instead)
-            return budget_of(instead)
-        _budgets[name] = AllocatorBudget(allocator, calls, lambda: [*_budgets.values()])
+            _budgets[name] = budget_of(instead)
+        else:
+            _budgets[name] = AllocatorBudget(allocator, calls, lambda: [*{*_budgets.values()}])
     return _budgets[name]
 
 

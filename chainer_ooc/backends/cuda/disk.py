@@ -26,10 +26,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from chainer_ooc.backends.base import ByteArray
+from chainer_ooc.backends.base import OWN_THREADS, ByteArray
 from chainer_ooc.backends.cuda.driver import Driver, Event, Stream
 from chainer_ooc.backends.cuda.pinned import host_view
 from chainer_ooc.backends.cuda.transfer import CudaTransfer, copy_failed
+from chainer_ooc.backends.host.headroom import Headroom
 from chainer_ooc.backends.spill import filesystem
 from chainer_ooc.backends.spill.spill_file import PIECE_BYTES, SpillFile, free_before
 from chainer_ooc.backends.spill.store import SpillStore
@@ -92,8 +93,8 @@ class DiskTier:
         self._driver = driver
         self._out, self._in = out, into
         self._staging_out, self._staging_in = Staging(driver), Staging(driver)
-        self._store = SpillStore(functools.partial(SpillFile, folder), 'chainer_ooc-cuda', self._write, self._read,
-                                 DRIVER_STACK_BYTES)
+        self._store = SpillStore(functools.partial(SpillFile, folder, Headroom().dirty_bytes), f'{OWN_THREADS}cuda',
+                                 self._write, self._read, DRIVER_STACK_BYTES)
         self.unwanted = self._store.unwanted
         if folder is not None:
             self._store.open()
@@ -109,9 +110,7 @@ class DiskTier:
 
     def free_bytes(self) -> int:
         """What the file can still take beside what is there and what is queued."""
-        if not self._store.is_open:
-            return free_before(self.folder)
-        return self._store.free_bytes() - self._store.queued_bytes()
+        return self._store.free_bytes() if self._store.is_open else free_before(self.folder)
 
     def swap_out(self, source: ByteArray, transfer: CudaTransfer) -> Space:
         """Has the thread write an array.

@@ -44,16 +44,16 @@ class PinnedPlace(Place):
 
 
 class CudaCopy(OwnedCopy):
-    """A far copy of a GPU's memory, which `swap_out` fills; `place` is None if that was refused."""
+    """A far copy of a GPU's memory, which `swap_out` fills; if that was refused, `place` has no block."""
 
     __slots__ = ('swap_out',)
 
     place: PinnedPlace | Space
 
-    def __init__(self, place: PinnedPlace | Space | None, swap_out: CudaTransfer,
+    def __init__(self, place: PinnedPlace | Space, swap_out: CudaTransfer,
                  unwanted: collections.deque[PinnedPlace] | collections.deque[Space]) -> None:
         self.swap_out = swap_out
-        super().__init__(swap_out.nbytes, PinnedPlace(None) if place is None else place, unwanted)
+        super().__init__(swap_out.nbytes, place, unwanted)
 
 
 class FarMemory:
@@ -90,13 +90,11 @@ class FarMemory:
         self._take_back()
         self._out.advance()
         transfer = self._out.begin(source)
-        unwanted: collections.deque[PinnedPlace] | collections.deque[Space] = self._unwanted
-        place: PinnedPlace | Space | None = None
+        place: PinnedPlace | Space = PinnedPlace(None)
         try:
             transfer.block = self.pinned.lend(source.nbytes)
             if transfer.block is None:
-                space = self.disk.swap_out(source, transfer)
-                place, unwanted = space, self.disk.unwanted
+                place = space = self.disk.swap_out(source, transfer)
                 self.tiers.to_file(space.swap_out, self.disk.folder, self.pinned.limit_bytes)
             else:
                 place = PinnedPlace(transfer.block)
@@ -106,7 +104,7 @@ class FarMemory:
                 self.tiers.to_pinned(source.nbytes)
         except (SpillError, RuntimeError) as error:
             transfer.refusal = _refusal(error)
-        copy = CudaCopy(place, transfer, unwanted)
+        copy = CudaCopy(place, transfer, self.disk.unwanted if isinstance(place, Space) else self._unwanted)
         self._is_amid = False
         return copy
 

@@ -35,7 +35,7 @@ from collections import deque
 from typing import Any
 
 from chainer_ooc.backends.host import limits
-from chainer_ooc.backends.libc import MAP_FAILED, last_error, libc
+from chainer_ooc.backends.libc import last_error, libc, map_pages
 from chainer_ooc.quantities import rounded_up
 from chainer_ooc.ranks.node import share
 from chainer_ooc.ranks.threads import own_cores
@@ -150,10 +150,7 @@ class Pages:
         self.touching: set[object] = set()
         # A huge page more, as the system chooses where it begins; what lies before and after goes back at once.
         mapped_bytes = self.nbytes + HUGE_PAGE_BYTES
-        start = libc().mmap(None, mapped_bytes, mmap.PROT_READ | mmap.PROT_WRITE,
-                            mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
-        if start == MAP_FAILED:
-            raise last_error()
+        start = map_pages(mapped_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.address = rounded_up(start, HUGE_PAGE_BYTES)
         if self.address > start:
             libc().munmap(start, self.address - start)

@@ -78,7 +78,7 @@ class PinnedMemory:
         self.refusals = 0
         self._pause_seconds = FIRST_PAUSE_SECONDS
         self._ask_at = now() + FIRST_PAUSE_SECONDS
-        self._pinning = Pinning(driver)
+        self._pinning = Pinning()
         self._regions: list[Region] = []  # each is here, or in `coming`, before it is pinned, so that none gets lost
         self._unused: dict[int, deque[PinnedBlock]] = {}  # by size; the one that was taken back first is the first
         self._returned = itertools.count()

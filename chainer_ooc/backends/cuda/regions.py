@@ -22,6 +22,7 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
+from chainer_ooc.backends.base import OWN_THREADS
 from chainer_ooc.backends.cuda.driver import Driver, Event
 from chainer_ooc.backends.spill.swap_thread import DRIVER_STACK_BYTES, SwapThread
 from chainer_ooc.backends.spill.transfer import HostTransfer
@@ -107,12 +108,11 @@ class Pinning:
         can_run: there can be a thread, as far as is known.
     """
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self) -> None:
         self.coming: deque[Region] = deque()
         self.can_run = True
-        self._driver = driver
         self._stopping = False
-        self._thread = SwapThread('chainer_ooc-cuda-pin', DRIVER_STACK_BYTES)
+        self._thread = SwapThread(f'{OWN_THREADS}cuda-pin', DRIVER_STACK_BYTES)
 
     def ask(self, region: Region) -> None:
         """Has the thread pin a region; nothing if there can be no thread."""
@@ -123,8 +123,7 @@ class Pinning:
         """Waits until a region that is coming is pinned, has failed or was taken off, as there can be no thread."""
         self._wake()  # an interrupt may have come before that in `ask`
         if region in self.coming:
-            with contextlib.suppress(SpillError):
-                region.pinning.wait()
+            region.pinning.wait()
 
     def stop(self) -> None:
         """Waits for the region that is being pinned; those after it are not pinned any more. Idempotent."""
@@ -144,13 +143,10 @@ class Pinning:
         if region is None or self._stopping:
             return
         region.begun = True
-        failure = None
-        try:
-            self._driver.use()
+        with contextlib.suppress(MemoryError, RuntimeError):  # that it has no address tells
+            region.driver.use()
             region.pin()
-        except (MemoryError, RuntimeError) as error:
-            failure = SpillError(f'cannot pin: {error}')
-        region.pinning.end(0.0, failure)
+        region.pinning.end(0.0, None)
 
 
 #: What backends that are closed have pinned, not cut; the next one begins with it.

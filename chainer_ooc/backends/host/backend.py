@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from chainer_ooc.backends.base import Bandwidth, ByteArray, FarCopy, Transfer
+from chainer_ooc.backends.base import OWN_THREADS, Bandwidth, ByteArray, FarCopy, Transfer
 from chainer_ooc.backends.host import arena, block, guard, headroom, heap, limits, measure, onednn
 from chainer_ooc.backends.host.arena import Arena
 from chainer_ooc.backends.host.block import Blocks
@@ -66,7 +66,7 @@ class HostBackend(OwnedBackend):
         super().__init__()
         self._headroom = Headroom()
         self._store = SpillStore(functools.partial(SpillFile, spill_dir, self._headroom.dirty_bytes),
-                                 'chainer_ooc-swap', self._write, self._read)
+                                 f'{OWN_THREADS}swap', self._write, self._read)
         self._file = self._store.open()
         self._no_arena = arena.available()
         self._blocks: Arena | Blocks = Blocks() if self._no_arena else Arena()
@@ -141,7 +141,7 @@ class HostBackend(OwnedBackend):
     def most_budget_bytes(self, held_bytes: int) -> int:
         """In a container without half of what is set aside there."""
         most_bytes, set_aside_bytes = self._whole_and_set_aside(held_bytes)
-        return most_bytes - set_aside_bytes // 2 if self._headroom.is_limited() else most_bytes
+        return most_bytes - set_aside_bytes // 2 if self._headroom.in_container() else most_bytes
 
     def has_room(self, nbytes: int) -> bool:
         return nbytes <= (kept_bytes := self._blocks.nbytes()) or self._gives(nbytes - kept_bytes)
@@ -161,12 +161,12 @@ class HostBackend(OwnedBackend):
     def trim(self) -> None:
         self._blocks.keep_at_most(0)
         heap.trim()
-        if self._headroom.is_limited():
+        if self._headroom.in_container():
             self._file.clean()
 
     def reserve(self, nbytes: int) -> None:
         self._check_usable('reserve far memory')
-        free = self._store.free_bytes() - self._store.queued_bytes()
+        free = self._store.free_bytes()
         if nbytes > free:
             raise no_room(self._file.folder, nbytes, max(0, free))
 
@@ -201,8 +201,8 @@ class HostBackend(OwnedBackend):
         self._file.read(found.data, space.start)
         return found
 
-    def bandwidth(self) -> Bandwidth:
-        if self._bandwidth is None:
+    def bandwidth(self, anew: bool = False) -> Bandwidth:
+        if self._bandwidth is None or anew:
             needed_bytes = 4 * measure.SAMPLE_BYTES  # near memory and what is dirty in the page cache
             fits = self.leaves_outside(needed_bytes)  # no kept page serves it
             with self._guard:
@@ -216,20 +216,17 @@ class HostBackend(OwnedBackend):
 
     def describe(self) -> dict[str, Any]:
         self._check_usable('describe')
-        kind = filesystem.filesystem_type(self._file.folder)
-        warnings = [each for each in (self._heap, self._no_arena) if each]
-        if kind in filesystem.RAM_DISKS:
-            warnings.append('the spill folder is a RAM disk: what is swapped out stays in memory')
+        warnings = self._heap, self._no_arena, filesystem.ram_disk_warning(self._file.folder)
         return {
             'device': self.name,
             'spill_folder': self._file.folder,
-            'spill_filesystem': kind,
-            'spill_free_bytes': self._store.free_bytes(),
+            'spill_filesystem': filesystem.filesystem_type(self._file.folder),
+            'spill_free_bytes': max(0, self._store.free_bytes()),
             'spill_file_bytes': self._store.end_bytes,
             'near_free_bytes': self.free_bytes(),
             'near_limits_bytes': limits.limits_bytes(heap.free_bytes),
             'default_budget_bytes': self.default_budget_bytes(0, None),
-            'warnings': warnings,
+            'warnings': [each for each in warnings if each],
         }
 
     def close(self) -> None:
@@ -267,7 +264,7 @@ class HostBackend(OwnedBackend):
 
     def _gives(self, nbytes: int) -> bool:
         """Whether the system gives so much more now: as addresses, and as pages beside those of swap-ins under way."""
-        return block.is_available(nbytes) and (not self._headroom.is_limited() or self._headroom.has_room(
+        return block.is_available(nbytes) and (not self._headroom.in_container() or self._headroom.has_room(
             nbytes + self._store.arriving_bytes(), self._store.queued_bytes() > 0))
 
     def _whole_and_set_aside(self, held_bytes: int) -> tuple[int, int]:

@@ -70,7 +70,7 @@ class Guard(contextlib.AbstractContextManager[None]):
         self._asks = asks
 
     def __enter__(self) -> None:
-        left_bytes = self._headroom.left_bytes() if self._headroom.is_limited() and not self._asks() else None
+        left_bytes = self._headroom.left_bytes() if self._headroom.in_container() and not self._asks() else None
         if left_bytes is None:
             return
         have_blas_map_its_buffers()
@@ -80,7 +80,8 @@ class Guard(contextlib.AbstractContextManager[None]):
                  trace: TracebackType | None) -> None:
         if _LIMIT.computing:
             _LIMIT.lift(self, threading.get_ident())
-        if self._headroom.was_limited and not self._headroom.has_room(0, will_write=True):  # `__enter__` has looked
+        is_contained = self._headroom.was_in_container  # `__enter__` has looked
+        if is_contained and not self._headroom.has_room(0, will_write=True):
             heap.trim()
         if arena.PENDING:
             arena.raise_pending()

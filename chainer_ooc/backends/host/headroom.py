@@ -52,10 +52,10 @@ class Headroom:
         find: finds the groups in force; they are looked for again now and then, as limits change.
 
     Attributes:
-        was_limited: what `is_limited` has given last.
+        was_in_container: what `in_container` has given last.
     """
 
-    was_limited = False
+    was_in_container = False
 
     def __init__(self, find: Callable[[], Sequence[Group]] = groups.groups) -> None:
         self._find = find
@@ -75,13 +75,13 @@ class Headroom:
         """What can be used now at most; None where there is no container."""
         return min((share(each.left_now_bytes()) for each in self.in_force()), default=None)
 
-    def is_limited(self) -> bool:
+    def in_container(self) -> bool:
         """Whether there is a container."""
         now = time.monotonic()
         if now - self._looked_at > _LOOK_AGAIN_SECONDS:
             self._groups, self._looked_at = self._find(), now
-            self.was_limited = bool(self._groups)
-        return self.was_limited
+            self.was_in_container = bool(self._groups)
+        return self.was_in_container
 
     def dirty_bytes(self) -> int | None:
         """How much of the spill file may be dirty; None for any amount."""
@@ -95,7 +95,7 @@ class Headroom:
         return int(SHARE_SET_ASIDE_ASKED * free_bytes) + max(groups_bytes)
 
     def in_force(self) -> Sequence[Group]:
-        return self._groups if self.is_limited() else ()
+        return self._groups if self.in_container() else ()
 
 
 def budget(latest_bytes: int | None, whole_bytes: int, set_aside_bytes: int) -> int:

@@ -33,6 +33,11 @@ def is_ram_disk(folder: str) -> bool:
     return filesystem_type(folder) in RAM_DISKS
 
 
+def ram_disk_warning(folder: str) -> str:
+    """What to tell of such a folder; '' of others."""
+    return 'the spill folder is a RAM disk: what is swapped out stays in memory' if is_ram_disk(folder) else ''
+
+
 def default_folder() -> str:
     """Returns the folder for temporary files; ``/var/tmp`` where that is a RAM disk that neither TMPDIR nor TEMP names.
 

@@ -25,10 +25,9 @@ import mmap
 from typing import Any
 
 from chainer_ooc.backends.layout import GAP_BYTES
-from chainer_ooc.backends.libc import MAP_FAILED, last_error, libc
+from chainer_ooc.backends.libc import libc, map_pages
 
 _MAP_FIXED = 0x10  # everywhere that we run; the mmap module has no name for it
-_READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
 _OUT_OF_ADDRESSES = (errno.ENOMEM, errno.EAGAIN)
 
 
@@ -75,11 +74,10 @@ class Mapping:
 
 
 def _map(address: int | None, nbytes: int, flags: int, descriptor: int, start: int) -> int:
-    found: int = libc().mmap(address, nbytes + GAP_BYTES, _READ_WRITE, flags, descriptor, start)
-    if found != MAP_FAILED:
-        return found
-    error = last_error()
-    if error.errno in _OUT_OF_ADDRESSES:
+    try:
+        return map_pages(nbytes + GAP_BYTES, flags, descriptor, start, address)
+    except OSError as error:
+        if error.errno not in _OUT_OF_ADDRESSES:
+            raise
         raise MemoryError(f'no {nbytes} bytes of addresses for a mapping of the spill file: {error.strerror}; '
-                          'raise ulimit -v or vm.max_map_count')
-    raise error
+                          'raise ulimit -v or vm.max_map_count') from None

@@ -79,10 +79,14 @@ class SpillStore:
         return self._extents.end_bytes
 
     def free_bytes(self) -> int:
-        """What the file can still take: room to grow, free extents, and released ones that wait to be taken back."""
+        """What the file can still take beside what is queued; negative if that is too much.
+
+        Room to grow, free extents, and released ones that wait to be taken back.
+        """
         waiting = sum(space.nbytes for space in self.unwanted.copy()
                       if space.start is not None and not space.mapped)
-        return self.open().free_bytes(self._extents.end_bytes) + self._extents.free_bytes + waiting
+        room_bytes = self.open().free_bytes(self._extents.end_bytes) + self._extents.free_bytes + waiting
+        return room_bytes - self.queued_bytes()
 
     def queued_bytes(self) -> int:
         """What is to be written and has no place yet."""

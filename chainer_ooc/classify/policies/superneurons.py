@@ -16,7 +16,7 @@ from chainer_ooc.classify.kinds import are_of, calls_of, steps_of
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.classify.search import evaluate, largest_fitting
 from chainer_ooc.cost.analytic import is_convolution
-from chainer_ooc.problem import Decision, Problem, Starts, Verdict, can_leave, can_recompute, changed
+from chainer_ooc.problem import Decision, Problem, Starts, Verdict, can_leave, can_recompute, changed, everything
 
 
 def decide(problem: Problem) -> Decision:
@@ -44,16 +44,9 @@ def decide(problem: Problem) -> Decision:
 def _verdicts_of_the_rest(problem: Problem) -> tuple[Verdict, ...]:
     """What happens to each map if it does not stay."""
     trace, min_bytes = problem.trace, problem.min_bytes
-    verdicts = []
     of_convolution = are_of(trace, calls_of(trace, is_convolution))
-    for each, recomputable in zip(trace.maps, can_recompute(trace, min_bytes), strict=True):
-        if not can_leave(each, min_bytes):
-            verdicts.append(Verdict.KEEP)
-        elif recomputable and not of_convolution[each.id]:
-            verdicts.append(Verdict.RECOMPUTE)
-        else:
-            verdicts.append(Verdict.SWAP)
-    return tuple(verdicts)
+    again = [number for number, may in enumerate(can_recompute(trace, min_bytes)) if may and not of_convolution[number]]
+    return changed(everything(trace, min_bytes), again, Verdict.RECOMPUTE)
 
 
 POLICY = Policy(

@@ -170,7 +170,7 @@ def test_where_copies_are_waited_for_a_swap_in_comes_after_the_swap_outs_before_
         Task(Stream.COMPUTE, 0, 0.0, 10.0), Task(Stream.COPY_OUT, 0, 10.0, 15.0),
         Task(Stream.COMPUTE, 1, 15.0, 25.0), Task(Stream.COPY_OUT, 1, 25.0, 37.0),
         Task(Stream.COPY_IN, 0, 37.0, 42.0), Task(Stream.COMPUTE, 2, 37.0, 47.0), Task(Stream.COMPUTE, 3, 47.0, 57.0))
-    assert shown(events_of(problem, schedule, Timeline(57.0, 0, tasks, (), (), True))) == [
+    assert shown(events_of(problem, schedule, Timeline(57.0, 0, tasks, (), ()))) == [
         '-1 < +s 0', '0 = +m0 5  +t 15  -t', '1 < -m0', '1 = +m1 12  +t 8  -t', '2 < -m1  +m0 5', '2 = +t 3  -t',
         '3 = +t 3  -t  -m0']
 

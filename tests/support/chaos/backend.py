@@ -118,7 +118,7 @@ class ChaosBackend(OwnedBackend):
         copy.swap_out.wait()
         return self._far.map(copy.swap_out.number)
 
-    def bandwidth(self) -> Bandwidth:
+    def bandwidth(self, anew: bool = False) -> Bandwidth:
         """A constant: what is measured would differ from run to run, and plans with it."""
         self._check_usable('measure the bandwidth')
         return _BANDWIDTH

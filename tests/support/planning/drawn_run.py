@@ -19,4 +19,4 @@ def run_of(budget_bytes=9 * MB):
     copies = [Task(Stream.COPY_OUT, 1, 1.5, 2.0), Task(Stream.COPY_IN, 1, 4.0, 4.25)]
     return Run(TRACE, make_plan(POLICIES['swap-all'], problem_of(TRACE, budget_bytes, 0)), 0, Timeline(
         6.5, 8 * MB, (*computations, *copies), (Stall(4, 1, 0.25, Cause.SWAP_IN),),
-        tuple(each * MB for each in (3, 5, 8, 8, 6, 2)), True))
+        tuple(each * MB for each in (3, 5, 8, 8, 6, 2))))

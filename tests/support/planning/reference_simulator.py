@@ -98,9 +98,7 @@ class Reference:
         tasks = tuple(Task(each.stream, each.map, each.start_seconds, each.end_seconds) if isinstance(each, Copy)
                       else each for each in self.issued)
         ends = [each.end_seconds for each in tasks if each.stream is Stream.COMPUTE]
-        peak_bytes = max(self.near, default=0)
-        return Timeline(max(ends, default=0.0), peak_bytes, tasks, tuple(self.stalls), tuple(self.near),
-                        peak_bytes <= self.problem.budget_bytes)
+        return Timeline(max(ends, default=0.0), max(self.near, default=0), tasks, tuple(self.stalls), tuple(self.near))
 
     # --- the computation and what moves it ------------------------------------------------------------------------
 

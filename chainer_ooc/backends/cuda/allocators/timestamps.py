@@ -45,5 +45,4 @@ class Timestamps:
     def close(self) -> None:
         """Destroys the events of timestamps that nobody refers to."""
         while self._spare:
-            self._mapping.destroy_event(self._spare[-1])
-            self._spare.pop()
+            self._mapping.destroy_event(self._spare.pop())

@@ -83,7 +83,6 @@ class VirtualAllocator(Allocator):
         self._unit_bytes = mapping.granularity_bytes()
         self._calls, self._mapping = calls, mapping
         self._chunks = Chunks(mapping, self._unit_bytes, self._join_all, lambda: self.waiting())
-        self._suited_bytes = self.limit_bytes
         self._chunks.chunk_bytes = self._suitable_bytes(self._may_hold_bytes())
         self._kept: dict[tuple[int, int], list[BlockPlace]] = {}  # freed, by stream and size
         self._spaces: dict[int, list[AddressSpace]] = {}  # by the address of their stream
@@ -95,7 +94,7 @@ class VirtualAllocator(Allocator):
         return self._chunks.chunk_bytes
 
     def _malloc(self, nbytes: int) -> Owner:
-        if self.limit_bytes != self._suited_bytes:
+        if self.limit_bytes != self._chunks.limit_bytes:
             self._calls.stream()  # as in `trim`
             self._suit()
         if nbytes < SMALL_BYTES:
@@ -142,7 +141,7 @@ class VirtualAllocator(Allocator):
 
     def _suit(self) -> None:
         """Chooses the chunk anew for another limit, if nothing lives; what is cached goes back first."""
-        self._suited_bytes = self._chunks.limit_bytes = self.limit_bytes
+        self._chunks.limit_bytes = self.limit_bytes
         self._chunks.is_full = False
         if self.limit_bytes is not None and self.held_bytes() > self.limit_bytes:
             self._trim(max(0, self.limit_bytes - self.used_bytes()))  # who has lowered it may have been refused that
