@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from chainer_ooc.backends import libc as libc_module
 from chainer_ooc.backends.cuda import pages
 from chainer_ooc.backends.cuda.pages import HUGE_PAGE_BYTES, HostPages
 from support.forked import forked
@@ -51,14 +52,15 @@ class Libc:
             self.calls.append((name, *arguments))
             if name in self._refused and self._refused[name] in (None, arguments[-1]):
                 ctypes.set_errno(errno.ENOMEM)
-                return pages.MAP_FAILED if name == 'mmap' else -1
+                return ctypes.c_void_p(-1).value if name == 'mmap' else -1
             return getattr(self._real, name)(*arguments)
         return call
 
 
 def with_libc(monkeypatch, **refused):
     libc = Libc(**refused)
-    monkeypatch.setattr(pages, 'libc', lambda: libc)
+    for module in (pages, libc_module):
+        monkeypatch.setattr(module, 'libc', lambda: libc)
     return libc
 
 
@@ -91,7 +93,8 @@ def test_nothing_is_mapped_beside_the_pages_used_wherever_a_mapping_begins(host,
             return start
 
     libc = Elsewhere()
-    monkeypatch.setattr(pages, 'libc', lambda: libc)
+    for module in (pages, libc_module):
+        monkeypatch.setattr(module, 'libc', lambda: libc)
     before = all_mapped_bytes()
     address = host.pin(NBYTES)
     assert address % HUGE_PAGE_BYTES == 0
