@@ -191,7 +191,8 @@ def test_snapshots_are_written_where_plain_chainer_writes_them(policy, tmp_path)
     assert train(policy, 220, program=SNAPSHOTS, folder=tmp_path) == plain
 
 
-@pytest.mark.parametrize(('when', 'megabytes'), [('first', 310), ('between', 390)])
+@pytest.mark.parametrize(('when', 'megabytes'), [
+    ('between', 390), pytest.param('first', 310, marks=pytest.mark.long)])
 @pytest.mark.parametrize('policy', ['pooch', pytest.param('keep', marks=pytest.mark.long)])
 def test_a_library_has_what_no_array_needs_at_that_moment(policy, when, megabytes):
     """The pool kept its free pages all through an iteration, those that its peak will need too."""

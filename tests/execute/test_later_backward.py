@@ -67,7 +67,8 @@ def learn_to_learn(parameters, number):
     return [each.grad.tobytes() for each in parameters]
 
 
-@pytest.mark.parametrize('policy', ['keep', 'pooch', 'unified', 'sublinear'])
+@pytest.mark.parametrize('policy', [
+    'pooch', 'unified', *(pytest.param(each, marks=pytest.mark.long) for each in ('keep', 'sublinear'))])
 def test_maps_of_a_backward_pass_that_makes_a_graph_are_not_lost_before_another_has_read_them(policy):
     shapes = (12, 3), (12,), (12, 12), (12,), (1, 12), (1,)
     random = np.random.RandomState(0)
@@ -149,7 +150,8 @@ def iterations_that_lose(model, policy, count, cycle, update=lambda: None):
     return lost
 
 
-@pytest.mark.parametrize('policy', ['keep', 'pooch', 'sublinear', 'tensor-cache'])
+@pytest.mark.parametrize('policy', [
+    'pooch', 'tensor-cache', *(pytest.param(each, marks=pytest.mark.long) for each in ('keep', 'sublinear'))])
 def test_graphs_with_the_same_calls_lose_nothing_that_one_of_them_needs_later(policy):
     """The second and the third iteration differ in their steps alone: the third one's plan lost maps in each cycle."""
     model = Carrying()
