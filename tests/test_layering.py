@@ -283,3 +283,16 @@ def test_the_fields_of_traces_and_plans_cannot_be_changed_in_place():
     mutable = [f'{kind.__name__}.{field.name}' for kind in (Call, FeatureMap, Step, Trace, Plan, SwapIn)
                for field in dataclasses.fields(kind) if re.search(r'\b(list|dict|set)\b', str(field.type))]
     assert mutable == ['Trace.versions']
+
+
+def test_the_map_of_each_folder_has_all_of_its_files():
+    """That of the package itself is docs/architecture.md. A table of imports, as of policies, is a map too."""
+    missing = []
+    for init in sorted(PACKAGE.glob('*/**/__init__.py')):
+        module = ast.parse(init.read_text(encoding='utf-8'))
+        words = set(re.findall(r'\w+', ast.get_docstring(module) or ''))
+        words.update(each.name for node in ast.walk(module) if isinstance(node, ast.ImportFrom) for each in node.names)
+        found = [each for each in init.parent.iterdir() if each.suffix in ('.py', '.c') or each.is_dir()]
+        missing += [str(each.relative_to(PACKAGE)) for each in found
+                    if each.stem not in words and not each.name.startswith('__')]
+    assert missing == []

@@ -1,14 +1,15 @@
 """The memory devices: where arrays are and how they move. `base` is the contract that `host` and `cuda` fill in.
 
-    base.py       the contract; of it, metering.py is what recording needs, and file_backed.py what few devices have
-    owned.py      what all devices do alike: who may use a backend, its transfers and its far copies, who makes room
-    collector.py  what the garbage collector must not end before its time
-    layout.py     how an array lies on its block of memory, and what lies behind that
-    arrays.py     arrays and the memory under them, of every library
-    libc.py       the C library
-    host/         the process's own memory
-    cuda/         a GPU's
-    spill/        far memory in a file, which both have
+    base.py        the contract; of it, metering.py is what recording needs, and file_backed.py what few devices have
+    owned.py       what all devices do alike: who may use a backend, its transfers and its far copies, who makes room
+    collector.py   what the garbage collector must not end before its time
+    layout.py      how an array lies on its block of memory, and what lies behind that
+    arrays.py      arrays and the memory under them, of every library
+    references.py  whether anybody else has an object
+    libc.py        the C library
+    host/          the process's own memory
+    cuda/          a GPU's
+    spill/         far memory in a file, which both have
 
 What computes on a device is in `kernels`, which imports this room; nothing here imports that one.
 """

@@ -1,6 +1,14 @@
 """The command line: ``python -m chainer_ooc`` or ``chainer-ooc``.
 
-One module a command, each with ``add_arguments(parser)`` and ``run(arguments) -> Answer``. What a command needs beyond
+One module for each command of `COMMANDS`. What several have in common:
+
+    answer, arguments     what they answer and take; stage shows what they are busy with
+    program, model        what a command line names as a training, or as a model; programs shows errors of its own code
+    prediction, totals    what the simulator says of a trace, and sums over it
+    gap                   how far that is from the best
+    trial, ranks          what `doctor` tries, alone and under mpiexec
+
+Each command has ``add_arguments(parser)`` and ``run(arguments) -> Answer``. What a command needs beyond
 this package is imported when it runs, so that ``--help`` is quick and ``doctor`` runs in a broken environment.
 """
 

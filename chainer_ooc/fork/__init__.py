@@ -9,6 +9,8 @@ as it is, and what differs is readable as a short series of diffs.
     import chainer                finder: where? which version? every file as expected?
       import chainer.functions    a patch touches it: read, verify, apply, compile, execute
       import chainer.reporter     no patch: Python's own way, .pyc and all
+
+`hook` has the finder, `checks` what must hold, `series` the patches, and `diff` applies one.
 """
 from chainer_ooc.fork.checks import check
 from chainer_ooc.fork.hook import install

@@ -1,1 +1,5 @@
-"""A decision laid out: what runs again, what each position needs, and when each swap-in may start."""
+"""A decision laid out over the positions of an iteration.
+
+    chains      what runs again before which step
+    schedule    what each position needs, and when each swap-in may start
+"""

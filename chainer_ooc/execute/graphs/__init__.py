@@ -9,5 +9,6 @@
     graph                   one recorded graph with its plans
     known_needs             what recorded graphs need says what unknown ones may need
     graphs                  all of them
+    reuse                   what is read after its last known use: no plan loses it any more
     following               the graph that the iteration in hand seems to be (P8)
 """

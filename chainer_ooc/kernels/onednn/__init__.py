@@ -7,7 +7,7 @@ other sums, the same functions.
     elementwise.py  the same for ReLU and sums, which have NumPy's bits
     pooling.py      the same for pooling, with its primitives
     lrn.py          the same for local response normalization
-    batch_norm.py   the same for batch normalization, in C of our own: oneDNN's is not accurate
+    batch_norm.py   the same for batch normalization, in C of our own (_batch_norm.c): oneDNN's is not accurate
     layouts.py      channels-last arrays
     primitives.py   computations, made for a geometry and run with arrays
     library.py      its functions and errors; keeps computations, and what oneDNN has not

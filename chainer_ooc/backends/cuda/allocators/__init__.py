@@ -4,6 +4,7 @@
     pool.py            'pool', CuPy's best fit, and 'unified' behind it
     virtual.py         'virtual': chunks that are moved behind the addresses that lack them
     address_space.py   which addresses are free, and which are mapped
+    chunks.py          physical memory in pieces that are all alike
     timestamps.py      when the last use of what is idle is over
     async_pool.py      'async', the driver's own pool
     ledger.py          which blocks live, whenever and wherever they end; what computations allocate
