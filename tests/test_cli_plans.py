@@ -275,7 +275,8 @@ def test_the_floor_of_unified_is_no_budget_by_default(capsys, monkeypatch, file)
     def floors(policy, problem):
         found = prediction.predict(policy, problem)
         is_low = policy == 'unified' and problem.budget_bytes == 1
-        return dataclasses.replace(found, floor_bytes=2 * MB) if is_low else found
+        low = InfeasibleBudgetError('unified', 1, 2 * MB, '')
+        return dataclasses.replace(found, refusal=low) if is_low else found
     monkeypatch.setattr(compare, 'predict', floors)
     for policies, least_bytes in (('unified,swap-all', 9 * MB), ('unified', 2 * MB)):
         rows = run_json(capsys, 'compare', file, '--policies', policies)['rows']

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import collections
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from chainer_ooc.config import Settings
 from chainer_ooc.errors import SpillError
@@ -60,7 +60,7 @@ class Departures:
         orders = self._following.orders
         try:
             for each in range(position if orders.leave_after or orders.discard_after else 0):
-                self.leave_after(each)
+                self._leave_after(each)
         except SpillError as error:
             self._is_refused(error)
 
@@ -86,19 +86,28 @@ class Departures:
 
     def after_call(self, call: Call) -> None:
         """Has the maps of the plan leave; without one, what was retained and is not needed by the next call."""
-        self.leave_after(call.index)
+        self._leave_after(call.index)
         if self._following.graph is None and self._following.ample is None and self._is_eager:
             try:
                 self._leave_eagerly(call)
             except SpillError as error:
                 self._is_refused(error)
 
-    def leave_after(self, position: int) -> None:
-        """Has leave, or discards, what the plan has leave after a call or step."""
-        orders, maps = self._following.orders, self._register.recorder.maps
-        for map_id in (*orders.discard_after.get(position, ()), *orders.leave_after.get(position, ())):
+    def _leave_after(self, position: int) -> None:
+        """Has leave, or discards, what the plan has leave after a call."""
+        maps = self._register.recorder.maps
+        for map_id in self._leaving_after(position):
             # What is hidden does not go before the next call: F.dropout looks at the mask once more.
             (self.leave_later if maps[map_id].hidden else self.leave)(self._register.storage(map_id))
+
+    def after_step(self, position: int) -> None:
+        """The same after a step of backward."""
+        for map_id in self._leaving_after(position):
+            self.leave(self._register.storage(map_id))
+
+    def _leaving_after(self, position: int) -> Sequence[int]:
+        orders = self._following.orders
+        return *orders.discard_after.get(position, ()), *orders.leave_after.get(position, ())
 
     def _leave_eagerly(self, call: Call) -> None:
         """Swaps out what is retained and is no output of the latest call: no plan says what is used again."""

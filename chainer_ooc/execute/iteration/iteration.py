@@ -275,7 +275,7 @@ class Iteration(Quietly):
             storage.memory.touch(storage)
         self._liveness.step_over(self.recorder.calls[call].inputs if call >= 0 else (),
                                  self.following.freed_after(position))
-        self._departures.leave_after(position)
+        self._departures.after_step(position)
         self._memory.pin()
         if self.following.orders.plan.synchronous:
             self._memory.synchronise()
