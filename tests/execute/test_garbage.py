@@ -15,6 +15,9 @@ from chainer_ooc.execute.memory.budget import MOST_LEFT_OUT, Garbage
 from chainer_ooc.execute.memory.residency import Residency
 from support.trainings.ooc_training import ooc
 
+#: Policies that are much like another here.
+NIGHTLY = [pytest.param(each, marks=pytest.mark.long) for each in ('keep', 'swap-all')]
+
 
 def test_each_collection_in_vain_has_twice_as_many_left_out():
     garbage, collected = Garbage(), []
@@ -195,7 +198,7 @@ def no_collector():
 
 
 @pytest.mark.usefixtures('no_collector')
-@pytest.mark.parametrize('policy', ['keep', 'pooch', 'swap-all'])
+@pytest.mark.parametrize('policy', ['pooch', *NIGHTLY])
 def test_a_replaced_model_that_waits_for_the_collector_refuses_no_plan_that_is_turned_to(policy):
     """As in a notebook whose cell makes the model anew; the plan of a longer graph was refused beside all old ones."""
     with ooc(policy, budget=1000, min_bytes=1000):
@@ -208,7 +211,7 @@ def test_a_replaced_model_that_waits_for_the_collector_refuses_no_plan_that_is_t
 
 
 @pytest.mark.usefixtures('no_collector')
-@pytest.mark.parametrize('policy', ['keep', 'pooch', 'swap-all'])
+@pytest.mark.parametrize('policy', ['pooch', *NIGHTLY])
 def test_maps_of_earlier_iterations_that_wait_for_the_collector_refuse_no_plan_that_is_turned_to(policy):
     """What they took when the iteration began was counted for the plan of a longer graph, though it had gone."""
     model, optimizer = make_model()

@@ -229,7 +229,7 @@ def reset_by_another_thread_at(number, call):
         resets.join()
 
 
-@pytest.mark.parametrize('policy', ['keep', 'swap-all'])
+@pytest.mark.parametrize('policy', [pytest.param('keep', marks=pytest.mark.long), 'swap-all'])
 def test_reset_by_another_thread_at_any_line_leaves_nothing_behind(policy):
     """What went on in a session that was closed meanwhile counted the batch for ever, and kept a spill file open."""
     batch = np.ones((16, 8), np.float32)

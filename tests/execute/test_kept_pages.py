@@ -54,7 +54,7 @@ def test_cleared_gradients_serve_what_backward_makes(policy):
     chainer_ooc.reset()
 
 
-@pytest.mark.parametrize('policy', ['keep', 'swap-all'])
+@pytest.mark.parametrize('policy', [pytest.param('keep', marks=pytest.mark.long), 'swap-all'])
 def test_behind_a_limit_none_are_kept_between_iterations(policy, monkeypatch):
     """Whatever the iteration: recorded, quiet (`keep`) or under a plan that moves maps."""
     monkeypatch.setattr(limits, 'is_limited', lambda: True)

@@ -66,7 +66,7 @@ WITHOUT_PRODUCTS = '''
 '''
 
 
-@pytest.mark.parametrize('policy', ['swap-all', 'pooch'])
+@pytest.mark.parametrize('policy', [pytest.param('swap-all', marks=pytest.mark.long), 'pooch'])
 def test_a_program_without_room_for_the_buffers_of_products_is_not_ended_for_a_measurement(policy):
     """OpenBLAS ended the process where it got no buffers, at the first product: that of our own measurement."""
     done, free = (run(policy, megabytes, program=WITHOUT_PRODUCTS) for megabytes in (30, 4096))
