@@ -19,7 +19,7 @@ class ReadAgain:
     def __init__(self, graphs: Graphs) -> None:
         self._graphs = graphs
         self._found: dict[int, tuple[Graph, list[int]]] = {}
-        self._may_be_estimates = False  # what some are of
+        self._may_be_estimates = False  # the graphs of some: no recording has their maps
 
     @property
     def has_lost(self) -> bool:
