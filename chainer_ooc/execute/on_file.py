@@ -54,12 +54,15 @@ class ParametersOnFile:
         self.is_on_file = blocks.is_backed
         self.close = blocks.close
         self._blocks, self._meter = blocks, meter
-        self.keep_below(min_bytes)
+        self._least_bytes = max(LEAST_BYTES, min_bytes)
         self._is_told = self._is_full = False
 
-    def keep_below(self, min_bytes: int) -> None:
-        """Has smaller arrays stay in memory; what is in far memory stays there."""
-        self._least_bytes = max(LEAST_BYTES, min_bytes)
+    def take_from(self, min_bytes: int) -> None:
+        """Has arrays from this size on go to far memory, if smaller ones do not by now.
+
+        Where they do, their gradients and their state go on doing so: plans count on it.
+        """
+        self._least_bytes = max(LEAST_BYTES, min(self._least_bytes, min_bytes))
 
     def take(self, parameters: Iterable[Any]) -> list[bool]:
         """Lays parameters, and all that belongs to them, in far memory.

@@ -250,8 +250,6 @@ class Session:
             if BackendOptions.of(settings) != BackendOptions.of(self.settings):
                 return False
             self.settings = settings
-            if self.on_file is not None:
-                self.on_file.keep_below(settings.min_bytes)
             log.set_level(settings.log_level)
         return True
 
@@ -316,6 +314,7 @@ class Session:
     def _begin(self, function: Any, inputs: Sequence[Any]) -> None:
         self._end()
         if self.on_file is not None:
+            self.on_file.take_from(self.settings.min_bytes)
             self.on_file.take(self._parameters.alive())  # after a fork, or what the program has put there
         self._graphs.set_terms(self.settings, self.memory.backend)
         if self._graphs.follow_file(self.settings.plan_file, self.memory.backend):

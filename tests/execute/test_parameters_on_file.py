@@ -500,6 +500,9 @@ def test_a_lower_threshold_takes_more_of_them():
         with chainer.using_config('ooc_min_bytes', 0):
             learn(model, optimizer, [1])
             assert lie_on_file([model.middle.W.array]) == [True]
+        model.middle.W.grad = None
+        learn(model, optimizer, [2])  # plans count on no gradient of it in memory
+        assert lie_on_file([model.middle.W.array, model.middle.W.grad]) == [True, True]
 
 
 def test_it_is_turned_on_and_off_on_the_way():
