@@ -116,6 +116,12 @@ class Lessons:
             self._patience.wait()
 
     def _miss(self, iteration: Iteration) -> None:
+        known = iteration.resembled
+        if known is not None and [each.label for each in iteration.recorder.calls] == [
+                each.label for each in known.trace.calls]:
+            self._graphs.use(known)
+            self._patience.wait()
+            return
         ran_quietly = iteration.was_quiet or iteration.quiet is not None
         self._graphs.miss('' if ran_quietly else iteration.recorder.fingerprint())
         if iteration.following.ample is not None:
@@ -210,16 +216,22 @@ class Caught:
     where the program ends, or takes another batch. Where a later call reads what the iteration had made, the program
     goes on after such errors. From then on they end their calls alone, which are no part of the graph.
 
+    Then a call like the first one seems to begin the next iteration. Where a later one reads what was made before the
+    error, it does not either.
+
     Attributes:
         given_up: the calls of the last iteration that was given up, until the next one ends; or None.
+        begins_anew: a call like the first one that comes after an error begins an iteration.
     """
 
     given_up: Calls | None = None
+    begins_anew = True
     _goes_on = False
 
     def note_call(self, inputs: Sequence[Any]) -> None:
         """A call after what was given up: it may read that."""
         if self.given_up is not None and self.given_up.is_read_by(inputs):
+            self.begins_anew &= not self._goes_on
             self._goes_on, self.given_up = True, None
 
     def goes_on_after(self, error: BaseException) -> bool:

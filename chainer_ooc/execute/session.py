@@ -352,7 +352,8 @@ class Session:
             self.memory.mend()  # an interrupt may have come where none is noticed
         hand_over(self.memory, self._latest, self.settings.min_bytes)
         if iteration is not None:
-            self._caught.given_up = None
+            may_go_on = iteration.following.may_be_given_up and not iteration.finished
+            self._caught.given_up = iteration.calls() if may_go_on else None
             if iteration.finished and iteration.settings.budget_bytes is None:  # the session's are the next one's
                 self._default_budget.note(max(iteration.budget_bytes, self.memory.tally.peak_bytes),
                                           iteration.room.beside.steady_bytes)
@@ -373,7 +374,7 @@ class Session:
             if self._is_calling and iteration is not None and inputs is not None and self._caught.goes_on_after(error):
                 with LOCK:
                     self._is_calling = False
-                    iteration.forget_call(function, inputs)
+                    iteration.forget_call(function, inputs, self._caught.begins_anew)
                 return
             if function is not None and iteration is not None and isinstance(error, MemoryError):
                 told = explain(error, function, inputs is None, iteration, self.memory, self._parameters)

@@ -167,3 +167,44 @@ def test_a_small_call_that_fails_takes_no_earlier_call_back():
         for _ in range(4):
             followed = [branch(x, function, 1) for function in (F.tanh, F.relu)]
     assert [each.trace.calls[3].label for each in followed] == ['Tanh', 'ReLU']
+
+
+@pytest.mark.parametrize('policy', ['keep', 'swap-all', 'pooch'])
+def test_a_call_like_the_first_one_after_an_error_is_of_the_same_graph(policy):
+    """A network that reads a word in each step: what came after the error was another iteration, for ever."""
+    def train():
+        np.random.seed(0)
+        word, state, bits = L.Linear(20, 30), L.Linear(30, 30), []
+        for _ in range(6):
+            h = chainer.Variable(np.zeros((10, 30), 'f'))
+            for step in range(4):
+                h = F.tanh(word(np.full((10, 20), step, 'f')) + state(h))
+                if step == 1:
+                    with pytest.raises(chainer.utils.type_check.InvalidType):
+                        concatenates_what_does_not_fit(h)
+            word.cleargrads()
+            F.sum(h).backward()
+            bits += [bits_of(each.grad) for each in (word.W, word.b)]
+        return bits
+
+    expected = train()
+    with ooc(policy):
+        assert train() == expected
+        assert chainer_ooc.stats().phase == 'run'
+        assert len(chainer_ooc.trace().calls) == 4 * 4 + 1
+
+
+def test_a_known_graph_runs_quietly_after_iterations_with_errors():
+    """Each was taken for another graph, the next ones were recorded for it, and after three none ran quietly."""
+    model, quiet = L.Linear(32, 32), []
+    with ooc('keep'):
+        for number in range(60):
+            h = chainer.Variable(np.ones((8, 32), 'f'))
+            for step in range(4):
+                h = F.tanh(model(h))
+                if step == 2 and number in (5, 20, 30, 40, 50):
+                    with pytest.raises(IndexError):
+                        runs_past_the_end(h)
+            F.sum(h).backward()
+            quiet.append(manager.current()._iteration.quiet is not None)
+    assert [number for number in range(20, 60) if not quiet[number]] == [20, 30, 40, 50]

@@ -215,6 +215,29 @@ def test_a_function_of_a_kind_that_no_graph_has_is_recorded(model):
     assert is_counted()
 
 
+def test_a_call_that_fails_has_no_iteration_recorded_whatever_its_kind_is(model):
+    """Nobody knows what a kind needs that no graph has; one that always fails was never known."""
+    def fails(h):
+        with pytest.raises(IndexError):
+            Failing().apply((h,))
+        return h
+
+    class Failing(chainer.FunctionNode):
+        def forward(self, inputs):
+            raise IndexError
+
+    model.change = fails
+    phases = []
+    for number in range(1000, 1020):
+        assert iterate(model, sentence(number)) == expected(sentence(number), fails)
+        phases.append(manager.current()._iteration.recorder.measures)
+    model.change = lambda h: h
+    assert not any(phases[3:])
+    iterate(model, sentence(1020))
+    assert is_counted()
+
+
+
 def test_a_batch_that_is_too_large_is_refused():
     """It was neither counted nor recorded, as memory seemed ample."""
     model = Reader()

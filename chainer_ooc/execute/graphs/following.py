@@ -11,7 +11,6 @@ lengths change, one graph is often the beginning of another::
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -20,7 +19,7 @@ from typing import Any
 from chainer_ooc.config import Settings
 from chainer_ooc.errors import InfeasibleBudgetError, SpillError
 from chainer_ooc.execute.graphs.graph import Graph
-from chainer_ooc.execute.graphs.graphs import ASKED_GRAPHS, Graphs
+from chainer_ooc.execute.graphs.graphs import ASKED_GRAPHS, Graphs, after_collecting
 from chainer_ooc.execute.graphs.known_needs import KnownNeeds
 from chainer_ooc.execute.graphs.likeness import Forms
 from chainer_ooc.execute.graphs.orders import NO_ORDERS, Conditions
@@ -48,7 +47,7 @@ class Following:
         token: the iteration's; it has the graph that was followed last.
         left: one was followed, and then the program differed.
         ample: what recorded graphs need, if there are many, and an unknown one surely has room; else None.
-        has_failed: a call has failed, and was none.
+        may_be_given_up: a call has failed, and the program may go on with another iteration.
         same_calls: the other known graphs that have all calls of the one that is followed, and other steps.
     """
 
@@ -57,7 +56,7 @@ class Following:
         self.graph: Graph | None = None
         self.orders = NO_ORDERS
         self.token = Token()
-        self.left = False
+        self.left = self.may_be_given_up = False
         self.ample: KnownNeeds | None = None
         self._graphs, self._recorder = graphs, recorder
         self._conditions = Conditions(settings, 0, 0, _nothing_stands)
@@ -68,11 +67,10 @@ class Following:
         self._alike: list[Graph] = []  # the other known graphs with the same first call, the latest first
         self._apart: dict[int, list[Graph]] = {}  # of these, by the first call that is not that of the one in hand
         self.same_calls: list[Graph] = []
-        self._next_swap_in = 0
+        self._next_swap_in, self._mode = 0, _mode()
         self._more_bytes: dict[int, int] = {}  # of an estimate's call, by which its arrays are larger than was known
-        self._mode = _mode()
         self._before_turn: dict[str, Any] = {}  # all of this, where the call in hand has had another graph followed
-        self.has_failed = False
+        self._unlike: tuple[int, KnownNeeds | None, list[tuple[Graph, int]]] | None = None
 
     def batch_bytes(self, label: str, arguments: Forms, first_bytes: int) -> int:
         """Bytes of the maps from outside of the graph that begins with this call; see `begin` for the arguments."""
@@ -137,7 +135,7 @@ class Following:
         graph = self.graph
         is_likely = (_mode() is not self._mode if graph is None
                      else not self._recorder.measures and position == len(graph.trace.calls))
-        if not (is_likely or self.has_failed):
+        if not (is_likely or self.may_be_given_up):
             return False
         label, arguments = name_of(function), forms([array_of(each) for each in inputs])
         if not is_likely:
@@ -175,11 +173,26 @@ class Following:
             known = graph.trace.calls[call.index]
             self._more_bytes[call.index] = max(0, _bytes(call) - _bytes(known))
 
-    def take_back(self) -> None:
-        """Follows what was followed before the call in hand, which has failed."""
+    def note_unlike(self, calls: int) -> None:
+        """The call that comes next, after so many, is none of the graph's, or has no room for sure; see `take_back`."""
+        graphs = [] if self.graph is None else [self.graph, *self.begun(calls)]
+        self._unlike = calls, self.ample, [(each, each.differences) for each in graphs]
+
+    def take_back(self, calls: int) -> list[Graph]:
+        """Follows what was followed before the call in hand, which comes after so many and has failed.
+
+        What was concluded from it in an iteration that ran quietly is forgotten; the graphs that it was like are given.
+        """
         if self._before_turn:
             vars(self).update(self._before_turn)
             self.token.graph = self.graph
+        before, self._unlike = self._unlike, None
+        if before is None or before[0] != calls:
+            return []
+        _, self.ample, known = before
+        for graph, differences in known:
+            graph.differences = differences
+        return [graph for graph, _ in known]
 
     def check(self, calls: int, is_alike: Callable[[Graph], bool]) -> Graph | None:
         """Follows another graph if the one in hand, which is like the first so many calls, is not like what runs.
@@ -362,22 +375,11 @@ class Following:
     def end(self) -> None:
         """The iteration asks for no plan any more: what plans are made with refers back to it."""
         self._conditions, self._doubt_of = replace(self._conditions, standing_of=_nothing_stands), _no_doubt
-        self._before_turn = {}
+        self._before_turn, self._unlike = {}, None
 
     def leave(self) -> None:
         """Follows no graph any more: the program differs from it."""
         self.graph, self.orders, self.left = None, NO_ORDERS, True
-
-
-def after_collecting(plan: Callable[[], None]) -> None:
-    """Makes a plan; once more where it is refused, as it may be for a model or a graph that the program has no more."""
-    try:
-        plan()
-        return
-    except InfeasibleBudgetError:
-        pass  # first, or what the error's frames hold would stay
-    gc.collect()
-    plan()
 
 
 def _nothing_stands(models: Models) -> Standing:

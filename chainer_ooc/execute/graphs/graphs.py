@@ -9,6 +9,7 @@ ample they need no plan: what one of them takes is estimated from the arrays of 
 
 from __future__ import annotations
 
+import gc
 import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -278,3 +279,14 @@ def _extents_aside(arguments: Forms) -> tuple[object, ...]:
     """The forms of a call's inputs with the first one's extents left out."""
     first, others = arguments[:1], arguments[1:]
     return tuple((each.dtype, len(each.shape)) for each in first), others
+
+
+def after_collecting(plan: Callable[[], None]) -> None:
+    """Makes a plan; once more where it is refused, as it may be for a model or a graph that the program has no more."""
+    try:
+        plan()
+        return
+    except InfeasibleBudgetError:
+        pass  # first, or what the error's frames hold would stay
+    gc.collect()
+    plan()

@@ -77,7 +77,10 @@ class Compared(Quiet):
         if self.in_backward or self.next_step or OtherThreads.made != self.sessions_made:
             return False
         position, alike = len(self.calls.functions), functools.partial(self.is_next, function, inputs)
-        return alike(self.graph) or self._turn(position, alike) or self._differs(position, function, inputs)
+        if alike(self.graph):
+            return True
+        self._following.note_unlike(position)
+        return self._turn(position, alike) or self._differs(position, function, inputs)
 
     def _differs(self, position: int, function: Any, inputs: Sequence[Any]) -> bool:
         """False; has graphs run quietly no more that no recording tells from what runs: no other one is to come.
@@ -194,6 +197,7 @@ class Counted(Quiet):
             return False
         share = self._like.scratch_shares.get(name_of(function))
         if share is None:
+            self._following.note_unlike(len(self.calls.functions))
             return self._has_to_be_recorded()
         self._share, self._given_bytes = share, 0
         for each in inputs:

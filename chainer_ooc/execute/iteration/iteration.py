@@ -177,16 +177,16 @@ class Iteration(Quietly):
         if self.following.orders.plan.synchronous:
             self._memory.synchronise()
 
-    def forget_call(self, function: Any, inputs: Sequence[Any]) -> None:
-        """The call that has begun last has failed, and is no part of the graph; the program may go on."""
+    def forget_call(self, function: Any, inputs: Sequence[Any], may_be_given_up: bool) -> None:
+        """The call that has begun last has failed, and is no part of the graph; the program goes on, here or anew."""
+        self.forget_quiet_call()
         if self.quiet is None:
-            self.following.take_back()
             del self.recorder.near_bytes[self.recorder.next_position:]
             self.writes.look_at_given()
             self.writes.look_at_inputs(function, inputs)
             self._recipes.forget()
             self._memory.pin()
-        self.following.has_failed = True
+        self.following.may_be_given_up = may_be_given_up
 
     # --- backward --------------------------------------------------------------------------------------------------
 

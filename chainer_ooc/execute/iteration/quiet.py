@@ -24,6 +24,7 @@ from typing import Any
 
 from chainer_ooc.config import Settings
 from chainer_ooc.execute.graphs.following import Following
+from chainer_ooc.execute.graphs.graph import Graph
 from chainer_ooc.execute.graphs.graphs import ROOM_FOR_UNKNOWN
 from chainer_ooc.execute.iteration.compared import MOST_DIFFERENCES, Compared, Counted
 from chainer_ooc.execute.iteration.comparison import Calls, given_to, made_by
@@ -46,6 +47,7 @@ class Quietly(abc.ABC):
         recorder: what is noted of it.
         following: the graph that it seems to be of.
         counted: gives what counts it, if it may be of an unknown graph.
+        resembled: the graph that it was compared with until a call failed, which was none.
     """
 
     quiet: Compared | Counted | None = None
@@ -55,6 +57,8 @@ class Quietly(abc.ABC):
     following: Following
     _calls: Calls
     counted: Callable[[], Counted | None]
+    resembled: Graph | None = None
+    _compared: Compared | None = None  # what is counted was compared before
 
     @abc.abstractmethod
     def after_call(self, function: Any, inputs: Sequence[Any], outputs: Sequence[Any], span: Span) -> None: ...
@@ -96,6 +100,16 @@ class Quietly(abc.ABC):
         elif not self.quiet.note_call(function, inputs, outputs):
             self.differ()
 
+    def forget_quiet_call(self) -> None:
+        """The call that has begun last has failed: it did not tell this graph from others."""
+        quiet = self.quiet
+        graphs = self.following.take_back(len((self._calls if quiet is None else quiet.calls).functions))
+        if graphs and quiet is None:
+            self.resembled = graphs[0]
+        elif graphs:
+            self.following.turn(graphs)
+            self.quiet = self._compared
+
     def after_quiet_step(self, function: Any) -> None:
         """Adds a step that has run."""
         if self.quiet is None:
@@ -110,7 +124,7 @@ class Quietly(abc.ABC):
             before.graph.differences += 1
             if (counted := self.counted()) is not None:
                 counted.take_over(before)
-                self.quiet = counted
+                self.quiet, self._compared = counted, before
                 return
         self.register_all()
 

@@ -20,9 +20,9 @@ from chainer_ooc.backends import arrays
 from chainer_ooc.backends.metering import Meter
 from chainer_ooc.config import Settings
 from chainer_ooc.errors import InfeasibleBudgetError
-from chainer_ooc.execute.graphs.following import Following, after_collecting
+from chainer_ooc.execute.graphs.following import Following
 from chainer_ooc.execute.graphs.graph import Graph
-from chainer_ooc.execute.graphs.graphs import NEWCOMER, UNDER_WAY
+from chainer_ooc.execute.graphs.graphs import NEWCOMER, UNDER_WAY, after_collecting
 from chainer_ooc.execute.graphs.likeness import Forms
 from chainer_ooc.execute.graphs.orders import Conditions
 from chainer_ooc.execute.iteration.left import left_bytes
