@@ -102,6 +102,7 @@ class Lessons:
 
     def _follow(self, iteration: Iteration, graph: Graph, prepares: bool, tally: Tally) -> None:
         self._graphs.use(graph)
+        graph.has_failing_calls = iteration.has_failing_calls
         recorder = iteration.recorder
         if not iteration.recorder.measures and recorder.next_position == graph.trace.positions:
             graph.note_shortage(tally.missing_bytes)
@@ -120,6 +121,7 @@ class Lessons:
         if known is not None and [each.label for each in iteration.recorder.calls] == [
                 each.label for each in known.trace.calls]:
             self._graphs.use(known)
+            known.has_failing_calls = True
             self._patience.wait()
             return
         ran_quietly = iteration.was_quiet or iteration.quiet is not None

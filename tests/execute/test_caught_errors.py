@@ -195,7 +195,10 @@ def test_a_call_like_the_first_one_after_an_error_is_of_the_same_graph(policy):
 
 
 def test_a_known_graph_runs_quietly_after_iterations_with_errors():
-    """Each was taken for another graph, the next ones were recorded for it, and after three none ran quietly."""
+    """Each was taken for another graph, the next ones were recorded for it, and after three none ran quietly.
+
+    Only the next one follows its plan in full: an error may come in each.
+    """
     model, quiet = L.Linear(32, 32), []
     with ooc('keep'):
         for number in range(60):
@@ -207,4 +210,4 @@ def test_a_known_graph_runs_quietly_after_iterations_with_errors():
                         runs_past_the_end(h)
             F.sum(h).backward()
             quiet.append(manager.current()._iteration.quiet is not None)
-    assert [number for number in range(20, 60) if not quiet[number]] == [20, 30, 40, 50]
+    assert [number for number in range(20, 60) if not quiet[number]] == [20, 21, 30, 31, 40, 41, 50, 51]

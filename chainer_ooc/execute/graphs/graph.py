@@ -95,7 +95,7 @@ class Graph(Likeness):
         used: what its last iterations did with parameters.
         is_disturbed: other threads were at work while it was recorded.
         has_returned: it was met again.
-        makes_graphs: its backward pass does, as in double backprop.
+        makes_graphs, has_failing_calls: its backward pass does; errors of calls were caught as it ran last.
         reused_by_others: how many reused maps others had that are alike, by their numbers.
         differences: how often it seemed to run quietly, and was another one.
         is_metered: what calls allocate was measured, and not estimated from another size.
@@ -123,6 +123,7 @@ class Graph(Likeness):
     number: int = 0
     has_returned: bool = False
     makes_graphs: bool = False
+    has_failing_calls: bool = False
     differences: int = 0
     slack_bytes: int = 0
     reused_by_others: dict[int, int] = field(default_factory=dict)

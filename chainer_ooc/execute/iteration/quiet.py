@@ -47,7 +47,8 @@ class Quietly(abc.ABC):
         recorder: what is noted of it.
         following: the graph that it seems to be of.
         counted: gives what counts it, if it may be of an unknown graph.
-        resembled: the graph that it was compared with until a call failed, which was none.
+        has_failing_calls: the program has caught errors of calls, which are none.
+        resembled: the graph that it was compared with until such an error.
     """
 
     quiet: Compared | Counted | None = None
@@ -57,6 +58,7 @@ class Quietly(abc.ABC):
     following: Following
     _calls: Calls
     counted: Callable[[], Counted | None]
+    has_failing_calls = False
     resembled: Graph | None = None
     _compared: Compared | None = None  # what is counted was compared before
 
@@ -101,8 +103,8 @@ class Quietly(abc.ABC):
             self.differ()
 
     def forget_quiet_call(self) -> None:
-        """The call that has begun last has failed: it did not tell this graph from others."""
-        quiet = self.quiet
+        """The call that has begun last has failed: it does not tell this graph from others."""
+        quiet, self.has_failing_calls = self.quiet, True
         graphs = self.following.take_back(len((self._calls if quiet is None else quiet.calls).functions))
         if graphs and quiet is None:
             self.resembled = graphs[0]
@@ -162,7 +164,7 @@ class QuietIterations:
         graph = following.graph
         is_sure = (graph is not None and not iteration.recorder.measures and graph.may_be_quiet()
                    and not self._other_threads.has_sessions())
-        if (graph is not None and is_sure and graph.differences < MOST_DIFFERENCES
+        if (graph is not None and is_sure and graph.differences < MOST_DIFFERENCES and not graph.has_failing_calls
                 and not self._memory.is_relied_on()):
             quiet = Compared(graph, self._parameters, following, self._memory.has_room)
             alike = graph, *following.begun(1)
