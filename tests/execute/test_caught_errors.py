@@ -211,3 +211,33 @@ def test_a_known_graph_runs_quietly_after_iterations_with_errors():
             F.sum(h).backward()
             quiet.append(manager.current()._iteration.quiet is not None)
     assert [number for number in range(20, 60) if not quiet[number]] == [20, 21, 30, 31, 40, 41, 50, 51]
+
+
+def test_a_call_of_another_known_graph_that_fails_leaves_the_iteration_quiet():
+    """It had turned to that graph."""
+    model = L.Linear(32, 32)
+
+    def iterate(function, tries=0):
+        h = F.tanh(model(np.ones((8, 32), 'f')))
+        for _ in range(tries):
+            with pytest.raises(IndexError):
+                runs_past_the_end(h)
+        loss = F.sum(function(h))
+        model.cleargrads()
+        loss.backward()
+        return bits_of(model.W.grad)
+
+    def first_row(h):
+        return F.get_item(h, 0)
+
+    expected = [iterate(each) for each in (F.sigmoid, first_row)]
+    with ooc('keep'):
+        iterate(F.sigmoid, 1)  # from now on the program is known to go on
+        assert [iterate(each) for each in (F.sigmoid, first_row) * 12] == expected * 12
+        for function, bits in zip((F.sigmoid, first_row), expected, strict=True):
+            iterate(function)
+            assert iterate(function, 2) == bits
+            iteration = manager.current()._iteration
+            assert iteration.quiet is not None
+            assert iteration.following.graph is iteration.quiet.graph
+            assert len(iteration.quiet.stepped()) == len(iteration.quiet.graph.trace.calls) == 4

@@ -109,8 +109,10 @@ class Quietly(abc.ABC):
         if graphs and quiet is None:
             self.resembled = graphs[0]
         elif graphs:
+            compared = quiet if isinstance(quiet, Compared) else self._compared
+            assert compared is not None, 'what was counted from the beginning is like no graph'
             self.following.turn(graphs)
-            self.quiet = self._compared
+            self.quiet, compared.graph = compared, graphs[0]
 
     def after_quiet_step(self, function: Any) -> None:
         """Adds a step that has run."""
