@@ -282,10 +282,10 @@ class Graph(Likeness):
 
     def record_again(self, trace: Trace, metered: bool) -> None:
         """Takes a newer recording; plans are made anew."""
-        self.recordings += 1
-        self.is_metered = metered
+        self.learn(trace)  # first, or after an interrupt an estimate would pass for what was measured
         self.times = Times(measured(trace))
-        self.learn(trace)
+        self.is_metered = metered
+        self.recordings += 1
 
     def may_be_quiet(self) -> bool:
         """Whether all that it does was measured on this machine, and belongs to it alone."""
