@@ -43,7 +43,7 @@ def stats() -> IterationStats | None:
     `ooc` was set to None before the block, and so is again.
 
     Attributes of what is returned:
-        policy, phase: the policy; 'profile' where no plan was followed to the end, as in a recorded iteration, or 'run'.
+        policy, phase: the policy; 'profile' where no plan was followed to the end, as in a recorded one, or 'run'.
         budget_bytes, peak_bytes: the budget, and the most that was in use: parameters, their state, maps and scratch.
         swapped_out_bytes, swapped_in_bytes: what was copied to far memory and back.
         tier_bytes: of what was swapped out, the bytes by tier: on a GPU 'pinned' and 'file'; on the host it is empty.
