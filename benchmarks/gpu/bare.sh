@@ -34,12 +34,18 @@ is_built() {
     return 1
 }
 
+# Without a GPU the wheels are not wanted that are for one, and for the Python of its machine.
 install() {
-    ls "$carried"/*.whl >/dev/null 2>&1 || { echo "no wheels in $carried: make them with \`$0 pack\`" >&2; exit 1; }
+    case " $* " in *' --device host '*) unwanted='nvidia*' ;; *) unwanted= ;; esac
+    set --
+    for wheel in "$carried"/*.whl; do
+        case ${wheel##*/} in $unwanted) ;; *) set -- "$@" "$wheel" ;; esac
+    done
+    [ -e "${1-}" ] || { echo "no wheels in $carried: make them with \`$0 pack\`" >&2; exit 1; }
     site=$(mktemp -d)
     trap 'rm -rf "$site"' EXIT
     "$python" -m pip install --quiet --no-index --no-deps --no-compile --no-cache-dir --disable-pip-version-check \
-        --target "$site" "$carried"/*.whl
+        --target "$site" "$@"
     export PYTHONPATH="$PWD:$site${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
     # Searches of plans are compiled code where there is a compiler: two seconds here for minutes later.
     is_built || "$python" setup.py -q build_ext --inplace >"$site/build.txt" 2>&1 || cat "$site/build.txt" >&2
@@ -49,7 +55,7 @@ install() {
 measure() {
     stage=$1 out=$2
     shift 2
-    install
+    install "$@"
     if [ -e "$kernels" ]; then set -- --kernels "$kernels" "$@"; fi
     "$python" benchmarks/gpu/run.py --stage "$stage" --out "$out" --minutes 8.75 "$@"
 }
