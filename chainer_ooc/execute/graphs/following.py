@@ -174,7 +174,7 @@ class Following:
             self._more_bytes[call.index] = max(0, _bytes(call) - _bytes(known))
 
     def note_unlike(self, calls: int) -> None:
-        """The call that comes next, after so many, is none of the graph's, or has no room for sure; see `take_back`."""
+        """The call that comes next, after so many, is none of the graph's, or of no known kind; see `take_back`."""
         graphs = [] if self.graph is None else [self.graph, *self.begun(calls)]
         self._unlike = calls, self.ample, [(each, each.differences) for each in graphs]
 

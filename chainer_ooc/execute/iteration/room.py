@@ -181,7 +181,7 @@ class Room:
             floor_bytes, needed_bytes = error.floor_bytes, error.floor_bytes - error.lost_bytes
             if not budget_bytes < needed_bytes <= most_bytes():
                 raise
-        gc.collect()
+        gc.collect()  # what the error's frames held
         enough_bytes = max(round(SHARE_ENOUGH * needed_bytes), min(round(SHARE_ENOUGH * floor_bytes), most_bytes()))
         self.begin(function, inputs, enough_bytes)
         return enough_bytes
