@@ -254,12 +254,6 @@ def test_too_little_memory_is_said_with_what_is_left_to_try(capsys, networks, po
     assert run(capsys, *arguments)[2].endswith('choose a smaller batch or --insize\n')  # both were tried
 
 
-def test_a_budget_that_is_too_small_is_said_to_be_what_was_given(capsys):
-    status, _, err = run(capsys, 'profile', 'googlenet', '--batchsize', '1', '--insize', '128', '--budget', '1MB')
-    assert status == 1
-    assert err.endswith('; raise --budget, choose a smaller batch or --insize\n')
-
-
 def test_a_failure_to_close_does_not_hide_the_error(capsys, networks, monkeypatch):
     networks.model, honest = failing(run_out), chainer_ooc.reset
 

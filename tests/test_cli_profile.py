@@ -187,9 +187,10 @@ def test_what_is_counted_beside_maps_is_said(capsys, mine, arguments, beside):
     assert [each.rpartition(', with ')[2] for each in out.splitlines() if ', with ' in each] == [beside[5:]] * 2
 
 
-def test_a_budget_below_the_smallest_is_said(capsys, mine):
-    assert 'is below the smallest' not in run(capsys, 'profile', 'mine:pair', '--budget', '70MB')[1]
-    status, out, _ = run(capsys, 'profile', 'mine:pair', '--budget', '100')
+@pytest.mark.parametrize('arguments', [['mine:pair'], ['googlenet', '--batchsize', '1', '--insize', '64']])
+def test_a_budget_below_the_smallest_is_said(capsys, mine, arguments):
+    assert 'is below the smallest' not in run(capsys, 'profile', *arguments, '--budget', '200MB')[1]
+    status, out, _ = run(capsys, 'profile', *arguments, '--budget', '100')
     assert status == 0
     assert ('the budget of 100 bytes is below the smallest: a training with it is refused once its first iterations '
             'are recorded') in ' '.join(out.split())

@@ -15,8 +15,9 @@ from chainer_ooc.backends.host import limits
 from chainer_ooc.cli import programs
 from chainer_ooc.cli.answer import UsageError, message
 from chainer_ooc.errors import InfeasibleBudgetError, OocError
-from chainer_ooc.profiling.profile import LEAST
+from chainer_ooc.profiling.profile import LEAST, Training, record
 from chainer_ooc.quantities import format_bytes, format_enough
+from chainer_ooc.trace import Trace
 
 NAMES = ('alexnet', 'googlenet', 'resnet50', 'vgg16')
 #: The next step for what cannot be run on images.
@@ -66,25 +67,29 @@ class Model:
             raise OocError(f'--device {name} cannot be used: {message(error)}; write @numpy, or a GPU as @cupy:0; '
                            '"chainer-ooc doctor" tells what is missing for one') from None
 
-    def iterate(self, batchsize: int, insize: int) -> None:
-        """One forward and backward pass over random images, float32, ``(batchsize, 3, insize, insize)``.
+    def record(self, policy: str, batchsize: int, insize: int) -> Trace:
+        """Records it under a policy on random images, float32, ``(batchsize, 3, insize, insize)``.
 
         Raises:
             ModelTooLargeError: it does not fit into memory.
             OocError: the chain refuses the images or returns no loss.
         """
+        roots = {'chain': self.chain, 'optimizer': self.optimizer}
+        return record(Training(lambda: self._iterate((batchsize, 3, insize, insize)), roots, is_kept=False), policy)
+
+    def _iterate(self, shape: tuple[int, ...]) -> None:
+        """One forward and backward pass over random images of a shape, and the update."""
         import chainer
         import numpy as np
         from chainer.utils.type_check import InvalidType
 
-        shape = batchsize, 3, insize, insize
         self._need_room(shape)
         advice = 'choose a smaller batch or --insize'
         if chainer.config.ooc != LEAST:
             advice += f', or --policy {LEAST}'
         try:
             images = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
-            labels = np.zeros(batchsize, np.int32)
+            labels = np.zeros(len(images), np.int32)
             loss = self._loss(*map(self.chain.device.send, (images, labels)))
             self.chain.cleargrads()
             loss.backward()

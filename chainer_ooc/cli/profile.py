@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,8 @@ from chainer_ooc.cli.prediction import batch_of
 from chainer_ooc.cli.program import Program, load
 from chainer_ooc.cli.stage import stage
 from chainer_ooc.cli.totals import Totals, least_of, totals
-from chainer_ooc.errors import WORKSPACE, InfeasibleBudgetError, OocError
-from chainer_ooc.profiling.profile import LEAST, RECORDINGS, configured
+from chainer_ooc.errors import WORKSPACE, InfeasibleBudgetError
+from chainer_ooc.profiling.profile import LEAST, configured
 from chainer_ooc.quantities import counted, format_bytes, format_enough, parse_bytes
 from chainer_ooc.report.table import Column, Table, seconds
 from chainer_ooc.trace import FeatureMap, Trace
@@ -128,8 +127,7 @@ def _under(policy: str, program: Model | Program, batchsize: int, insize: int, d
         if isinstance(program, Program):
             return program.record(policy)
         program.to_device(device)
-        with configured(ooc=policy, ooc_profile_iterations=RECORDINGS):
-            return trace_of(program.name, lambda: program.iterate(batchsize, insize))
+        return program.record(policy, batchsize, insize)
 
 
 def record(name: str, batchsize: int, insize: int) -> Trace:
@@ -139,32 +137,6 @@ def record(name: str, batchsize: int, insize: int) -> Trace:
         OocError: it cannot be found or run.
     """
     return _record(load(name), {**_OF_IMAGES, 'batchsize': batchsize, 'insize': insize}, None)[0]
-
-
-def trace_of(name: str, iterate: Callable[[], object]) -> Trace:
-    """Runs as many iterations as it takes until there is a trace, under the configuration that there is.
-
-    `iterate` runs one. It must keep no array, which would still live while the next one is recorded.
-
-    Raises:
-        OocError: nothing was recorded.
-    """
-    import chainer
-
-    import chainer_ooc
-
-    try:
-        for _ in range(chainer.config.ooc_profile_iterations + 1):  # the trace is there when the one after it begins
-            iterate()
-        trace = chainer_ooc.trace()
-    except BaseException:
-        with contextlib.suppress(OocError, MemoryError):  # what it ended with says more than that there is no room
-            chainer_ooc.reset()
-        raise
-    chainer_ooc.reset()
-    if trace is None:
-        raise OocError(f'{name} left no trace: its backward pass reached no function')
-    return trace
 
 
 def _row(trace: Trace, feature_map: FeatureMap) -> dict[str, Any]:

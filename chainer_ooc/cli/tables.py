@@ -15,10 +15,11 @@ from pathlib import Path
 from chainer_ooc.cli.answer import Answer, UsageError, trying
 from chainer_ooc.cli.arguments import unknown
 from chainer_ooc.cli.model import example_module
-from chainer_ooc.cli.profile import trace_of
 from chainer_ooc.cli.stage import stages
 from chainer_ooc.papers import TABLES, Entry, PaperTable, plot, presentation
 from chainer_ooc.papers.experiments import Experiments, Size
+from chainer_ooc.profiling.profile import Training
+from chainer_ooc.profiling.profile import record as record_training
 from chainer_ooc.trace import Trace
 
 HELP = "the papers' tables, ours beside theirs"
@@ -90,8 +91,8 @@ def record(network: str, size: Size) -> Trace:
         chain.cleargrads()
         loss.backward()
 
-    with chainer.using_config('ooc', 'keep'), chainer.using_config('ooc_min_bytes', 0):
-        return trace_of(network, iterate)
+    with chainer.using_config('ooc_min_bytes', 0):
+        return record_training(Training(iterate, {'chain': chain}, is_kept=False), 'keep')
 
 
 def _prepare(folder: Path) -> None:

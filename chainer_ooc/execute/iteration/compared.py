@@ -24,17 +24,22 @@ from chainer_ooc.execute.storage.slots import array_in_slot
 MOST_DIFFERENCES = 3
 
 
-class Quiet(Comparison):
+class Quiet:
     """What has run of an iteration.
 
     Attributes:
+        calls: those that have run.
         in_backward: a backward pass has begun.
     """
 
     def __init__(self, parameters: Parameters, following: Following, has_room: Callable[[int], bool]):
-        super().__init__(parameters, Calls())
-        self._following, self._has_room = following, has_room
-        self.in_backward = False
+        self.calls, self.in_backward = Calls(), False
+        self._parameters, self._following, self._has_room = parameters, following, has_room
+        self._sessions_made = OtherThreads.made
+
+    def is_alone(self) -> bool:
+        """Whether no session was made since it began: that of another thread may be given maps, and rely on them."""
+        return self._sessions_made == OtherThreads.made
 
     def begin_backward(self) -> bool:
         """Begins a backward pass; False if it may not run as in plain Chainer."""
@@ -57,6 +62,7 @@ class Compared(Quiet):
 
     def __init__(self, graph: Graph, parameters: Parameters, following: Following, has_room: Callable[[int], bool]):
         super().__init__(parameters, following, has_room)
+        self._comparison = Comparison(parameters, self.calls)
         self.next_step = 0
         self.graph = graph
 
@@ -74,7 +80,7 @@ class Compared(Quiet):
 
     def expects_call(self, function: Any, inputs: Sequence[Any]) -> bool:
         """Whether it comes next in the recording, or in one that begins like it."""
-        if self.in_backward or self.next_step or OtherThreads.made != self.sessions_made:
+        if self.in_backward or self.next_step or not self.is_alone():
             return False
         position, alike = len(self.calls.functions), functools.partial(self.is_next, function, inputs)
         if alike(self.graph):
@@ -97,7 +103,7 @@ class Compared(Quiet):
     def is_next(self, function: Any, inputs: Sequence[Any], graph: Graph) -> bool:
         """Whether this call comes next in a graph that is like what has run."""
         position = len(self.calls.functions)
-        return position < len(graph.trace.calls) and self.is_call(function, inputs, graph.trace, position)
+        return position < len(graph.trace.calls) and self._comparison.is_call(function, inputs, graph.trace, position)
 
     def note_call(self, function: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> bool:
         """Adds a call; False if its outputs are not those of a recording, or the device has little room left."""
@@ -131,7 +137,7 @@ class Compared(Quiet):
     def expects_step(self, function: Any) -> bool:
         """Whether it comes next in the recording, and makes no graph."""
         number = self.calls.number(function)
-        return (number >= 0 and OtherThreads.made == self.sessions_made and (self.next_step > 0 or not makes_graphs())
+        return (number >= 0 and self.is_alone() and (self.next_step > 0 or not makes_graphs())
                 and (self.graph.has_step(self.next_step, number, '')
                      or self._go_on_as(self._following.stepped(self.next_step, number, ''))))
 
@@ -145,7 +151,8 @@ class Compared(Quiet):
 
     def batches(self) -> dict[int, tuple[weakref.ref[Any], int]]:
         """What its calls were given from outside, by its root, and the bytes of it."""
-        return {key: (ref, self.graph.trace.maps[map_id].nbytes) for key, (ref, map_id) in self._batches.items()}
+        maps = self.graph.trace.maps
+        return {key: (ref, maps[map_id].nbytes) for key, (ref, map_id) in self._comparison.batches.items()}
 
 
 class Counted(Quiet):
@@ -186,14 +193,14 @@ class Counted(Quiet):
         self.maps_bytes = sum(trace.maps[each].nbytes for each in maps)
         self._scratch_bytes = max([each.peak_bytes for each in calls], default=0)
         self.in_backward, self._stepped = before.in_backward, {*before.stepped()}
-        self.sessions_made = before.sessions_made
+        self._sessions_made = before._sessions_made
 
     def expects_call(self, function: Any, inputs: Sequence[Any]) -> bool:
         """Whether it is one of forward, of a kind that was recorded, and what it is given surely has room.
 
         All parameters that it is given have to be in the account.
         """
-        if self.in_backward or self._stepped or OtherThreads.made != self.sessions_made:
+        if self.in_backward or self._stepped or not self.is_alone():
             return False
         share = self._like.scratch_shares.get(name_of(function))
         if share is None:
@@ -246,8 +253,7 @@ class Counted(Quiet):
 
     def expects_step(self, function: Any) -> bool:
         """Whether it is of one of its calls, and makes no graph."""
-        return (self.calls.number(function) >= 0 and OtherThreads.made == self.sessions_made
-                and (bool(self._stepped) or not makes_graphs()))
+        return self.calls.number(function) >= 0 and self.is_alone() and (bool(self._stepped) or not makes_graphs())
 
     def note_step(self, function: Any) -> None:
         """Adds a step that has run."""

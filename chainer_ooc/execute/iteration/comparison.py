@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from chainer_ooc.backends import arrays
-from chainer_ooc.execute.other_threads import OtherThreads
 from chainer_ooc.execute.recording.parameters import Parameters
 from chainer_ooc.execute.recording.recorder import forms
 from chainer_ooc.execute.recording.registration import name_of
@@ -70,17 +69,15 @@ class Comparison:
     """Compares an iteration with the recording of a graph.
 
     Attributes:
-        calls: those that have run.
-        sessions_made: when it began; another thread's that was made since may be given maps, and rely on them.
+        batches: what its calls were given from outside, as a reference to the root and the map, by the root's id.
     """
 
     def __init__(self, parameters: Parameters, calls: Calls):
-        self.calls = calls
+        self._calls = calls
         self._parameters = parameters
-        self._batches: dict[int, tuple[weakref.ref[Any], int]] = {}  # what came from outside, by its root
+        self.batches: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._seen: set[int] = set()  # of these
         self._new: dict[int, tuple[weakref.ref[Any], int]] = {}  # of these, what the call has that is looked at
-        self.sessions_made = OtherThreads.made
 
     def is_call(self, function: Any, inputs: Sequence[Any], trace: Trace, position: int) -> bool:
         """Whether what is about to run is the call at a position of a recording that begins like that of the graph."""
@@ -91,7 +88,7 @@ class Comparison:
                    and all(map(self._is_known, inputs, call.inputs, itertools.repeat(trace)))
                    and forms([getattr(each, '_node', each) for each in inputs]) == call.arguments)
         if is_call and self._new:  # not before, or what another call would have been given were known from then on
-            self._batches.update(self._new)
+            self.batches.update(self._new)
             self._seen.update(map_id for _, map_id in self._new.values())
         return is_call
 
@@ -101,7 +98,7 @@ class Comparison:
         creator = None if node is None else node._creator_node
         if creator is None:
             return self._is_outside(given, map_id, trace)
-        number = self.calls.number(creator)
+        number = self._calls.number(creator)
         if number < 0:
             return False
         outputs = trace.calls[number].outputs
@@ -120,7 +117,7 @@ class Comparison:
         root = arrays.root_of(array)
         if root is None:  # memory that is not NumPy's, such as a file's, where there was NumPy's own
             return False
-        known = self._new.get(id(root)) or self._batches.get(id(root))
+        known = self._new.get(id(root)) or self.batches.get(id(root))
         if known is not None and known[0]() is root:
             return known[1] == map_id
         is_new = map_id not in self._seen and all(map_id != each for _, each in self._new.values())

@@ -46,6 +46,7 @@ class Unmoved:
                  memory: Residency, room: Room, writes: Writes, liveness: Liveness,
                  look_around: Callable[[int], None]):
         self._comparison = Comparison(parameters, calls)
+        self._sessions_made = OtherThreads.made
         self._calls, self._trace, self._orders = calls, graph.trace, following.orders
         self._following, self._register, self._recorder = following, register, register.recorder
         self._memory, self._room, self._writes = memory, room, writes
@@ -109,7 +110,7 @@ class Unmoved:
         if self._is_over:
             return False
         graph = self._following.graph
-        if OtherThreads.made != self._comparison.sessions_made or graph is None or not graph.may_be_quiet():
+        if OtherThreads.made != self._sessions_made or graph is None or not graph.may_be_quiet():
             self._is_over = True
             self._register_calls(self._counted)
         return not self._is_over
