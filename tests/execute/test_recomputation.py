@@ -597,3 +597,26 @@ def test_what_copies_a_batch_copies_it_when_it_runs_again(laid_out):
             [iterate() for _ in range(2)]
         chainer.config.ooc_budget = int(1.02 * refused.value.floor_bytes)
         assert [iterate() for _ in range(3)] == [expected] * 3
+
+
+@pytest.mark.parametrize('given', ['batch', 'slice of a data set', 'transposed', 'parameter'])
+def test_what_is_multiplied_by_itself_is_so_again(given):
+    """NumPy multiplies a matrix by itself, transposed, in another order than by one that is equal."""
+    random = np.random.RandomState(0)
+    weight = chainer.Parameter(random.randn(64, 16).astype(np.float32))
+    images = random.randn(64 if given != 'slice of a data set' else 2000, 16).astype(np.float32)[:64]
+
+    def gram():
+        if given == 'transposed':
+            return F.matmul(images, F.transpose(images))
+        factor = weight if given == 'parameter' else images
+        return F.matmul(factor, factor, transb=True)
+
+    def iterate():
+        weight.cleargrad()
+        F.sum(F.tanh(F.matmul(F.softmax(gram()), weight))).backward()
+        return weight.grad.tobytes()
+    expected = iterate()
+    with ooc('recompute-all', min_bytes=0):
+        assert [iterate() for _ in range(3)] == [expected] * 3
+        assert chainer_ooc.stats().recomputed_calls > 0

@@ -12,7 +12,8 @@ from __future__ import annotations
 import functools
 import itertools
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -188,7 +189,8 @@ def write_recipe(prototype: Prototype, function: Any, inputs: Sequence[Any], out
     products = tuple(Product(name, weakref.ref(storage), arrays.layout_of(array, arrays.root_of(array)),
                              arrays.mark(array) if prototype.declared else None)
                      for name, array in found if (storage := find(array)) is not None)
-    given = tuple(_given(each, will_stay) for each in inputs)
+    copies = _Copies(inputs)
+    given = tuple(_given(each, will_stay, copies) for each in inputs)
     recipe = Recipe(prototype, given, products, peak_bytes)
     for each in recipe.moved():
         each.storage.read_by(recipe)
@@ -196,7 +198,33 @@ def write_recipe(prototype: Prototype, function: Any, inputs: Sequence[Any], out
     return recipe
 
 
-def _given(variable: Any, will_stay: Callable[[Storage], bool]) -> Moved | Fixed:
+class _Copies:
+    """Copies of what a call is given, small and as it lies.
+
+    Inputs that lie on one block lie on one copy of it: NumPy has a matrix multiplied by itself, transposed, in another
+    order than by one that is equal.
+    """
+
+    def __init__(self, inputs: Iterable[Any]) -> None:
+        self._inputs_on = Counter(id(arrays.root_of(array_of(each))) for each in inputs)
+        self._blocks: dict[int, ByteArray] = {}
+
+    def of(self, array: Array) -> Array | None:
+        """A copy; None if there is none that lies as the array does."""
+        root = arrays.root_of(array)
+        if self._inputs_on[id(root)] == 1:
+            copy = array.copy(order='K') if array.nbytes <= COPIED_BYTES else None
+            # Else a function could return a view of it where it made an array before.
+            return copy if copy is not None and copy.strides == array.strides else None
+        block = None if root is None or root.nbytes > COPIED_BYTES else arrays.flat_bytes(root)
+        if block is None:
+            return None
+        if id(root) not in self._blocks:
+            self._blocks[id(root)] = block.copy()
+        return arrays.view(self._blocks[id(root)], arrays.layout_of(array, root))
+
+
+def _given(variable: Any, will_stay: Callable[[Storage], bool], copies: _Copies) -> Moved | Fixed:
     storage, is_open = find(array_of(variable)), True
     if storage is not None and not will_stay(storage):
         storage = None
@@ -205,10 +233,8 @@ def _given(variable: Any, will_stay: Callable[[Storage], bool]) -> Moved | Fixed
         if not is_open:
             storage.enclose()
     array = array_of(variable)  # not before, or it would be held here
-    if is_open and array.nbytes <= COPIED_BYTES:
-        copy = array.copy(order='K')
-        if copy.strides == array.strides:  # else a function could return a view of it where it made an array before
-            return Fixed(copy, None)
+    if is_open and (copy := copies.of(array)) is not None:
+        return Fixed(copy, None)
     mark = arrays.mark(array) if is_open else None
     return Fixed(array, mark) if storage is None else Moved(
         storage, arrays.layout_of(array, arrays.root_of(array)), mark)
