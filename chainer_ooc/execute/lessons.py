@@ -78,8 +78,7 @@ class Lessons:
         if (followed := iteration.token.graph) is not None:
             if iteration.makes_graphs:
                 note_that_it_makes_graphs(followed)
-            if iteration.quiet is None:
-                iteration.room.tell(followed)
+            iteration.room.tell(followed, iteration.quiet is not None)
         iteration.token.graph = graph  # of one that it has left its maps are not
 
     def give_up(self, profile_iterations: int) -> None:

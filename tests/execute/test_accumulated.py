@@ -63,3 +63,25 @@ def test_a_plan_that_is_made_after_an_update_has_room_for_gradients_to_come(plan
         assert stats.swap > 0
         chainer_ooc.reset()
     assert faults[planned_at + 1:] == [0] * (6 * STEPS - planned_at - 1)
+
+
+@pytest.mark.parametrize('policy', ['keep', 'swap-all'])
+@pytest.mark.parametrize('batches', [(2, 2), (2, 1)], ids=['each time', 'every other time'])
+def test_a_floor_counts_gradients_that_stood_in_any_of_the_latest_iterations(policy, batches):
+    """Those that stood in iterations that ran quietly, or in one before the last, were in no floor."""
+    random, model, refusals = np.random.RandomState(0), Layers(), 0
+    with ooc(policy):
+        for number in range(12):
+            model.cleargrads()
+            if number == 8:
+                chainer.config.ooc_budget = 1
+            for _ in range(batches[number % 2]):
+                batch = random.rand(20, 200).astype('f4')
+                try:
+                    model(batch).backward()
+                except InfeasibleBudgetError as error:
+                    refusals += 1
+                    chainer.config.ooc_budget = int(1.02 * error.floor_bytes)
+                    model(batch).backward()
+        chainer_ooc.reset()
+    assert refusals == 1

@@ -408,3 +408,29 @@ def test_a_smaller_batch_that_fits_is_not_refused_for_what_a_larger_one_takes():
             iterate(64, True)
             held.clear()
             assert chainer_ooc.stats().peak_bytes <= 1.02 * refused.value.floor_bytes
+
+
+def test_a_floor_is_in_doubt_while_a_larger_size_was_only_estimated():
+    """Memory was ample for it, so that it ran under the estimate and was never recorded."""
+    random, model = np.random.RandomState(0), chainer.Sequential(L.Linear(6, 32), F.tanh, L.Linear(32, 3))
+
+    def iterate(batchsize):
+        model.cleargrads()
+        F.sum(model(random.rand(batchsize, 6).astype(np.float32))).backward()
+
+    with ooc('swap-all'):
+        for batchsize in (100, 400) * 3:
+            iterate(batchsize)
+        chainer.config.ooc_budget = 1
+        with pytest.raises(InfeasibleBudgetError, match='not recorded yet') as refused:
+            iterate(100)
+        chainer.config.ooc_budget = floor_bytes = int(1.02 * refused.value.floor_bytes)
+        iterate(100)
+        iterate(400)
+        with pytest.raises(InfeasibleBudgetError) as refused:  # it is recorded by now
+            iterate(400)
+        assert refused.value.floor_bytes > floor_bytes
+        chainer.config.ooc_budget = int(1.02 * refused.value.floor_bytes)
+        for batchsize in (100, 400) * 2:
+            iterate(batchsize)
+            assert chainer_ooc.stats().peak_bytes <= chainer.config.ooc_budget

@@ -603,3 +603,31 @@ def test_a_device_without_files_refuses_it(monkeypatch):
     monkeypatch.setattr(HostBackend, '__init__', without)
     with pytest.raises(ConfigError, match=r"ooc_parameters = 'file' cannot be used on this device \(host\)"):
         train(count=1)
+
+
+@pytest.mark.parametrize('policy', ['keep', 'swap-all'])
+def test_sums_of_gradients_on_the_file_keep_within_the_budget(policy):
+    """A sum is made in near memory. It was in no floor, and no room was made for it, if the recording had none."""
+    first, last, peaks = L.Linear(256, 256), L.Linear(256, 256), []
+    model, batch = chainer.ChainList(first, last), np.ones((32, 256), np.float32)
+    optimizer = chainer.optimizers.NesterovAG().setup(model)
+
+    def add(batches):
+        model.cleargrads()
+        for _ in range(batches):
+            F.sum(last(F.tanh(first(F.sigmoid(batch))))).backward()
+            peaks.append(chainer_ooc.stats().peak_bytes)
+        optimizer.update()
+
+    with ooc(policy, parameters='file'):
+        add(3)
+        model.cleargrads()
+        F.sum(last(F.tanh(first(F.relu(F.sigmoid(batch)))))).backward()  # another graph, without an update
+        chainer.config.ooc_budget = 1
+        with pytest.raises(InfeasibleBudgetError) as refused:
+            add(1)
+        chainer.config.ooc_budget = int(1.02 * refused.value.floor_bytes)
+        peaks.clear()
+        for _ in range(3):
+            add(3)
+        assert max(peaks) <= chainer.config.ooc_budget

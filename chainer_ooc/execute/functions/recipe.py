@@ -221,7 +221,7 @@ class _Copies:
             return None
         if id(root) not in self._blocks:
             self._blocks[id(root)] = block.copy()
-        return arrays.view(self._blocks[id(root)], arrays.layout_of(array, root))
+        return arrays.view(self._blocks[id(root)], arrays.layout_of(array, root))  # type: ignore[no-any-return]
 
 
 def _given(variable: Any, will_stay: Callable[[Storage], bool], copies: _Copies) -> Moved | Fixed:

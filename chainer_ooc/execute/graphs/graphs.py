@@ -26,6 +26,7 @@ from chainer_ooc.execute.graphs.orders import Conditions
 from chainer_ooc.execute.graphs.planner import Planner
 from chainer_ooc.execute.graphs.saved_plans import SavedPlans
 from chainer_ooc.execute.graphs.times import Times
+from chainer_ooc.problem import Standing
 from chainer_ooc.trace import Trace
 
 GRAPHS = 64
@@ -223,6 +224,7 @@ class Graphs:
         floor_bytes, where, expected_bytes, stands_bytes = error.floor_bytes, error.where, 0, 0
         workspace_floor_bytes = error.workspace_floor_bytes
         settings, graphs = conditions.settings, list(reversed(self._graphs.values()))[:ASKED_GRAPHS]
+        unmeasured: list[tuple[Graph, Standing]] = []
         kept = {id(graph): sum(each.nbytes for each in graph.trace.maps if each.held and each.reused)
                 for graph in graphs}
         for graph in graphs:
@@ -230,10 +232,15 @@ class Graphs:
             standing = conditions.standing_of(graph.used)
             stands_bytes = max(stands_bytes, standing.backward_bytes - standing.left_bytes)
             stands = standing.to_come(max(0, graph.left_bytes - standing.left_bytes, kept_bytes))
+            if not graph.is_metered:
+                unmeasured.append((graph, stands))
             other = graph.refusal(settings, floor_bytes, stands) if graph.is_metered else None
             if other is not None and other.floor_bytes > floor_bytes:
                 floor_bytes, where, expected_bytes = other.floor_bytes, other.where, standing.expected_bytes
                 workspace_floor_bytes = other.workspace_floor_bytes
+        # What is estimated of a size may be much more than that needs: it names no floor.
+        if not doubt and any(graph.refusal(settings, floor_bytes, stands) for graph, stands in unmeasured):
+            doubt = MISSED
         lost_bytes = self._lost_bytes(floor_bytes)
         return InfeasibleBudgetError(
             settings.policy, error.budget_bytes, floor_bytes + lost_bytes, where, lost_bytes=lost_bytes,

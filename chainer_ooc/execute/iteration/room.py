@@ -69,7 +69,7 @@ class Room:
                  following: Following, end_quiet: Callable[[], None], iteration: weakref.ref[Quietly]):
         self.beside = Beside()
         self.unaccounted_bytes = self.left_bytes = 0
-        self.adds_up = False
+        self.adds_up = self.is_lifted = self._is_settled = self._made_what_left = False
         self._own: Set[int] = register.own
         self._recorder = register.recorder
         self._first: weakref.ref[Any] | None = None  # parameter that the first call was given
@@ -78,15 +78,12 @@ class Room:
         self._to_be_replaced: list[tuple[weakref.ref[Any], int]] = []  # gradients, and their bytes
         self._to_add: dict[int, int] = {}
         self._new_bytes = self._scratch_bytes = 0
-        self._made_what_left = False
         self._memory, self._parameters, self._meter = memory, parameters, meter
         self._settings = settings
         self._following = following
         self._end_quiet = end_quiet
         self._iteration = iteration
-        self._is_settled = False
         self._limit_bytes: int | None = None
-        self.is_lifted = False
 
     def look(self) -> None:
         """Finds out what stands beside the maps."""
@@ -111,7 +108,8 @@ class Room:
         self.adds_up |= bool(stood)
         if lacks_sums:
             self._to_add = {number: int(each.nbytes) for number, each in stood.items()}
-        self._to_be_replaced = [(weakref.ref(each), int(each.nbytes)) for each in (stood.values() if recorded else ())
+        self._to_be_replaced = [(weakref.ref(each), int(each.nbytes))
+                                for each in (self._parameters.near(stood.values()) if recorded else ())
                                 if not self._meter.has_counted(arrays.root_of(each))]
         if first is not None:
             self.stand(self.scratch_of(first, 0))
@@ -198,9 +196,8 @@ class Room:
         self._memory.stands(self.beside.total_bytes)
         self._at_first = self.beside.with_gradients
         model = self._model()
-        given = [array_of(each) for each in inputs]
-        first = name_of(function), forms(given), int(given[0].nbytes) if given else 0
-        del given
+        first_bytes = int(array_of(inputs[0]).nbytes) if inputs else 0
+        first = name_of(function), forms([array_of(each) for each in inputs]), first_bytes
         self.unaccounted_bytes = self._unaccounted_bytes(budget_bytes, *first)
         standing_of = functools.partial(self._standing, model, self.beside.gradient_bytes)
         self._following.begin(
@@ -219,8 +216,7 @@ class Room:
             if (iteration := self._iteration()) is not None:
                 iteration.register_all()
             tally, is_plain = self._memory.tally, config.entry('ooc') is None
-            missing_bytes = tally.missing_bytes
-            has_freed = self._memory.on_out_of_memory(nbytes)
+            missing_bytes, has_freed = tally.missing_bytes, self._memory.on_out_of_memory(nbytes)
             if is_plain:
                 tally.missing_bytes = missing_bytes  # no plan leaves room for plain Chainer
             return has_freed or (is_plain and self._lift(nbytes))
@@ -248,7 +244,7 @@ class Room:
         """The iteration is about to have maps of its own."""
         if not self._is_settled:
             self.look_at_left()
-        self._is_settled = True
+            self._is_settled = True
 
     def _standing(self, model: int | None, gradient_bytes: int, models: Models) -> Standing:
         """What lives through the iteration beside its feature maps, if its graph did so with parameters before.
@@ -276,8 +272,11 @@ class Room:
         """The number of the parameter that stands for the model; None if the first call has none, or a new one."""
         return None if self._first is None else self._parameters.number_of(self._first())
 
-    def tell(self, graph: Graph) -> None:
-        """Notes in the iteration's graph what stood beside its maps, as far as backward has begun."""
+    def tell(self, graph: Graph, is_quiet: bool = False) -> None:
+        """Notes in the iteration's graph what stood beside its maps, as far as that was looked at."""
+        if is_quiet:
+            graph.used.note_stood(self._model(), self._at_first)
+            return
         graph.left_bytes = self.left_bytes
         if self._stood_in_backward is not None:
             own = frozenset(self._own)
@@ -315,7 +314,8 @@ class Room:
             self.limit()
         memory, graph = self._memory, self._following.graph
         certain = position >= 0 and self._following.is_certain
-        fits = memory.make_room(need_bytes) or (certain and self._make_all(need_bytes))
+        fits = memory.make_room(need_bytes) or (
+            self._make_all(need_bytes) if certain else position >= 0 and self.collect(need_bytes))
         if not fits and not certain and position >= 0 and graph is not None and not graph.is_guess:
             certain, need_bytes = self._is_beyond(), 0
         is_known = certain or (fits and graph is not None and position >= 0)  # else it is a guess

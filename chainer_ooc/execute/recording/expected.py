@@ -29,8 +29,9 @@ from __future__ import annotations
 import copy
 import sys
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,10 @@ from chainer_ooc.execute.storage.slots import array_of
 
 #: Of so many models that one graph has run it is known which parameters are theirs.
 MODELS = 8
+
+#: Gradients that stood when any of so many iterations began are expected to do so again: a program may add up those of
+#: several batches.
+ADDED_UP = 8
 
 #: Of an element that a `flat` communicator exchanges, whatever the gradients are.
 _FLAT_ITEMSIZE = 4
@@ -71,10 +76,17 @@ class Models:
     def __init__(self) -> None:
         self.adds_up = True
         self._used: dict[int | None, Used] = {}
+        self._stood: dict[int | None, deque[frozenset[int]]] = {}
 
     def of(self, model: int | None) -> Used | None:
-        """That of a model, by the number of its first parameter, or else of the one that ran last, if any did."""
-        return self._used.get(model, next(reversed(self._used.values()), None))
+        """That of a model, by the number of its first parameter, or else of the one that ran last, if any did.
+
+        What is said to have stood did so when any of its latest iterations began.
+        """
+        found = model if model in self._used else next(reversed(self._used), None)
+        if found not in self._used:
+            return None
+        return replace(self._used[found], stood=frozenset().union(*self._stood[found]))
 
     def lacks(self, model: int | None) -> bool:
         """Whether others have run the graph, and this one has not."""
@@ -84,8 +96,15 @@ class Models:
         """Adds what an iteration of a model did."""
         self._used.pop(model, None)
         self._used[model] = used
+        self._stood.setdefault(model, deque(maxlen=ADDED_UP)).append(used.stood)
         if len(self._used) > MODELS:
-            del self._used[next(iter(self._used))]
+            first = next(iter(self._used))
+            del self._used[first], self._stood[first]
+
+    def note_stood(self, model: int | None, numbers: frozenset[int]) -> None:
+        """Adds that gradients of these parameters stood when an iteration of a known model began."""
+        if model in self._used:
+            self._stood[model].append(numbers & self._used[model].own)
 
 
 class Expected:

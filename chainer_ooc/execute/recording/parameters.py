@@ -92,7 +92,7 @@ class Parameters:
                 steady_bytes += self._nbytes(each, is_counted)
             is_own, gradient = own is None or number in own, gradient_of(parameter)
             nbytes = self._nbytes(gradient, is_counted if is_own else None)
-            if nbytes:
+            if nbytes or self._is_far(gradient):
                 with_gradients.append(number)
             if is_own:
                 own_bytes += nbytes
@@ -124,15 +124,15 @@ class Parameters:
         """
         beside, certain_bytes, forward_bytes, backward_bytes, most_bytes = self.beside(), 0, 0, 0, 0
         for number, parameter in self._alive():
-            gradient_bytes = self._nbytes(gradient_of(parameter), None)
+            gradient = gradient_of(parameter)
+            gradient_bytes = self._nbytes(gradient, None)
             if used is None or number in used.own:
-                if self.expected.is_unused(parameter):
+                if gradient is not None and self.expected.is_unused(parameter):
                     backward_bytes += gradient_bytes
-                    most_bytes = max(most_bytes, gradient_bytes)
-                if not gradient_bytes and used is not None and number in used.stood:
-                    coming_bytes = self._nbytes(array_of(parameter), None)
-                    forward_bytes += coming_bytes
-                    most_bytes = max(most_bytes, coming_bytes)
+                    most_bytes = max(most_bytes, int(gradient.nbytes))  # a sum is made in near memory
+                if gradient is None and used is not None and number in used.stood:
+                    forward_bytes += self._nbytes(array_of(parameter), None)
+                    most_bytes = max(most_bytes, int(array_of(parameter).nbytes))
             elif gradient_bytes and number in used.beside:
                 certain_bytes += gradient_bytes
             elif gradient_bytes and number not in used.cleared:
@@ -146,12 +146,19 @@ class Parameters:
                         forward_bytes, forward_bytes + backward_bytes)
 
     def _lies_on_file(self, parameter: Any) -> bool:
-        return self._is_on_file is not None and self._is_on_file(arrays.root_of(array_of(parameter)))
+        return self._is_far(array_of(parameter))
+
+    def _is_far(self, array: Any) -> bool:
+        return self._is_on_file is not None and arrays.is_array(array) and self._is_on_file(arrays.root_of(array))
 
     def gradients(self, own: Container[int]) -> dict[int, Any]:
-        """The gradients that parameters with these numbers have in near memory."""
+        """The gradients that parameters with these numbers have, in near memory or on the file."""
         return {number: gradient for number, each in self._alive()
-                if number in own and (gradient := gradient_of(each)) is not None and self._nbytes(gradient, None)}
+                if number in own and (gradient := gradient_of(each)) is not None and gradient.nbytes}
+
+    def near(self, gradients: Iterable[Any]) -> list[Any]:
+        """Those of some gradients that near memory holds."""
+        return [each for each in gradients if not self._is_far(each)]
 
     def alive(self) -> list[Any]:
         """Those that functions were given, and that are there still."""
