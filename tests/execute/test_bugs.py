@@ -461,6 +461,17 @@ def test_what_reads_the_memory_around_its_input_runs_once():
         prepare_afterwards(function)
 
 
+@pytest.mark.parametrize(('declares', 'why'), [
+    (True, 'may draw random numbers, and nobody has noted from which state'),
+    (None, 'may draw random numbers or have effects')])
+def test_why_a_function_of_the_program_is_not_run_again_afterwards_is_said(declares, why):
+    class Own(chainer.FunctionNode):
+        ooc_recompute = declares
+
+    with pytest.raises(LostMapError, match=why):
+        prepare_afterwards(Own())
+
+
 @pytest.mark.parametrize('policy', ['swap-all', 'pooch', 'unified'])
 def test_what_was_on_its_way_when_a_backward_pass_was_broken_off_goes_with_its_graph(policy, monkeypatch):
     """A swap-in that nobody waited for had its block for ever: each pass that failed left three maps."""

@@ -176,6 +176,8 @@ def _why_once(function: Any) -> str:
         return 'communicates with other processes'
     if _is_of(function, _STRAYING_MODULES):
         return 'reads the memory around its input'
+    if declared_types(function):
+        return 'may draw random numbers, and nobody has noted from which state'
     return 'is a function of the program, which may draw random numbers or have effects'
 
 
