@@ -529,8 +529,8 @@ def test_a_second_run_on_other_random_numbers_is_found(monkeypatch):
     """Seen to fail: what the tests above would say if dropout drew again."""
     prepare = prototype.prepare
 
-    def forgetful(function, repeats_random):
-        made = prepare(function, repeats_random)
+    def forgetful(function, inputs, repeats_random):
+        made = prepare(function, inputs, repeats_random)
         if made is not None:
             made.random = np.random.RandomState(1).get_state(legacy=False)
         return made
@@ -615,6 +615,49 @@ def test_what_is_multiplied_by_itself_is_so_again(given):
     def iterate():
         weight.cleargrad()
         F.sum(F.tanh(F.matmul(F.softmax(gram()), weight))).backward()
+        return weight.grad.tobytes()
+    expected = iterate()
+    with ooc('recompute-all', min_bytes=0):
+        assert [iterate() for _ in range(3)] == [expected] * 3
+        assert chainer_ooc.stats().recomputed_calls > 0
+
+
+class Gram(chainer.FunctionNode):
+    """Has one array in two attributes."""
+
+    ooc_recompute = True
+
+    def __init__(self, array):
+        self.array, self.transposed = array, array.T
+
+    def forward(self, inputs):
+        return inputs[0] + np.dot(self.array, self.transposed),
+
+    def backward(self, indexes, gradients):
+        return gradients[0],
+
+
+@pytest.mark.parametrize('kind', ['running mean is gamma', 'running variance is beta', 'two attributes'])
+def test_what_has_one_array_in_two_places_is_not_made_again(kind):
+    """Two copies of it would lie apart: bits differed, and where a function declares it, it was refused for ever."""
+    weight = chainer.Parameter(np.random.RandomState(0).randn(16, 16).astype(np.float32))
+    ones, both = np.ones(16, np.float32), chainer.Parameter(np.ones(16, np.float32))
+    mean, variance = np.zeros(16, np.float32), np.ones(16, np.float32)
+
+    def call(h):
+        if kind == 'two attributes':
+            return Gram(weight.array).apply((h,))[0]
+        if kind == 'running mean is gamma':
+            return F.batch_normalization(h, both, ones, running_mean=both.array, running_var=variance)
+        return F.batch_normalization(h, ones, both, running_mean=mean, running_var=both.array)
+
+    def iterate():
+        both.array[...], mean[...], variance[...] = 1, 0, 1
+        h = F.matmul(weight, weight)
+        for _ in range(4):
+            h = F.tanh(call(F.sigmoid(h)))
+        weight.cleargrad()
+        F.sum(h * h).backward()
         return weight.grad.tobytes()
     expected = iterate()
     with ooc('recompute-all', min_bytes=0):

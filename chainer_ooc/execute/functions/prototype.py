@@ -27,7 +27,7 @@ from chainer_ooc.backends import arrays
 from chainer_ooc.errors import LostMapError
 from chainer_ooc.execute.other_threads import other_threads
 from chainer_ooc.execute.storage.reentry import runs_functions
-from chainer_ooc.execute.storage.slots import Array, owners_of
+from chainer_ooc.execute.storage.slots import Array, array_of, owners_of
 from chainer_ooc.problem import COPIED_BYTES
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, slice, range, type, type(Ellipsis), np.generic, np.dtype,
@@ -140,12 +140,12 @@ class Prototype:
                 np.random.set_state(random)
 
 
-def prepare(function: Any, repeats_random: bool = True) -> Prototype | None:
+def prepare(function: Any, inputs: Sequence[Any] = (), repeats_random: bool = True) -> Prototype | None:
     """Copies a function that is about to run; None if it must not run twice, or cannot be copied.
 
     `repeats_random`: whether the device may draw the same twice, see `Backend.repeats_random`.
     """
-    if _runs_once(function) or not _draws_alike(function, repeats_random):
+    if _runs_once(function) or not _draws_alike(function, repeats_random) or _shares_blocks(function, inputs):
         return None
     try:
         prototype = _copy_of(function, has_run=False)
@@ -262,6 +262,25 @@ def _is_trusted(owner: Any) -> bool:
 def _is_own(kind: type) -> bool:
     """Whether a type is the program's own."""
     return not kind.__module__.startswith('chainer.')
+
+
+def _shares_blocks(function: Any, inputs: Sequence[Any]) -> bool:
+    """Whether an array that a function has lies on one block with another, or with an input.
+
+    Copies would lie apart: what the function writes to one would not be in the other, as a running mean that is its
+    beta too, and NumPy multiplies a matrix by itself in another order than by one that is equal.
+    """
+    roots = [id(arrays.root_of(each)) for owner in owners_of(function) for each in _arrays_in(owner.__dict__)]
+    return len({*roots}) < len(roots) or (
+        bool(roots) and not {*roots}.isdisjoint(id(arrays.root_of(array_of(each))) for each in inputs))
+
+
+def _arrays_in(value: Any) -> Iterator[Array]:
+    if arrays.is_array(value):
+        yield value
+    elif type(value) in (tuple, list, set, frozenset, dict):
+        for each in value.values() if type(value) is dict else value:
+            yield from _arrays_in(each)
 
 
 def _may_draw(function: Any) -> bool:

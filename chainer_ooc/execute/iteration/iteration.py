@@ -146,7 +146,7 @@ class Iteration(Quietly):
         self.recorder.near_bytes.append(self.room.make(
             need_bytes, position if known else -1,
             self._coming_bytes + max(each.peak_bytes for each in coming) if len(coming) > 1 else 0))
-        self._recipes.prepare(function, position)
+        self._recipes.prepare(function, inputs, position)
         if self.recorder.measures:
             self._meter.mark()
 

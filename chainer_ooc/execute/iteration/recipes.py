@@ -32,7 +32,7 @@ class Recipes:
         self._prototype: Prototype | None = None
         self.is_repeatable = False
 
-    def prepare(self, function: Any, position: int) -> None:
+    def prepare(self, function: Any, inputs: Sequence[Any], position: int) -> None:
         """Copies a function that is about to run, where that may be needed.
 
         Not while the iteration is recorded: copies that recipes keep would be measured as if the graph needed them.
@@ -40,7 +40,7 @@ class Recipes:
         """
         records = self._register.recorder.measures
         is_needed = position in self._following.orders.recipes and not (records or may_change_maps(function))
-        copied = prepare(function, self._memory.backend.repeats_random) if is_needed or records else None
+        copied = prepare(function, inputs, self._memory.backend.repeats_random) if is_needed or records else None
         self.is_repeatable = records and copied is not None
         self._prototype = copied if is_needed else None
 
