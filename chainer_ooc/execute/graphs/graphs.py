@@ -234,7 +234,8 @@ class Graphs:
             stands = standing.to_come(max(0, graph.left_bytes - standing.left_bytes, kept_bytes))
             if not graph.is_metered:
                 unmeasured.append((graph, stands))
-            other = graph.refusal(settings, floor_bytes, stands) if graph.is_metered else None
+                continue
+            other = graph.refusal(settings, floor_bytes, stands)
             if other is not None and other.floor_bytes > floor_bytes:
                 floor_bytes, where, expected_bytes = other.floor_bytes, other.where, standing.expected_bytes
                 workspace_floor_bytes = other.workspace_floor_bytes
