@@ -48,6 +48,25 @@ def test_the_peak_has_what_calls_are_expected_to_allocate(policy, budget, side):
     assert all(measured <= each <= 1.2 * measured for each in expected)
 
 
+@pytest.mark.parametrize('policy', ['keep', 'pooch'])
+def test_the_size_of_a_view_is_not_that_of_its_block(policy):
+    """Batches of an array that had been used whole had its size, and what larger ones allocate was not expected."""
+    def peak(batchsizes):
+        model = L.Classifier(Network())
+        optimizer = chainer.optimizers.SGD(0.01).setup(model)
+        with ooc(policy, min_bytes=1000):
+            images = np.zeros((32, 3, 12, 12), 'f4')
+            F.average(images)
+            for each in batchsizes:
+                optimizer.update(model, images[:each], np.zeros(each, 'i4'))
+            found = chainer_ooc.stats().peak_bytes
+        chainer_ooc.reset()
+        return found
+
+    measured = peak([32] * 4)
+    assert measured <= peak([2, 2, 2, 32]) <= 1.2 * measured
+
+
 @pytest.mark.parametrize('margin', [1.02, 1.1])
 def test_a_model_that_another_one_has_replaced_is_collected_for_another_size_too(margin):
     """It hung together in cycles; for a size that is estimated nothing looked for those, and the budget was passed."""

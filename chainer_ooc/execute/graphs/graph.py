@@ -372,9 +372,9 @@ class Graph(Likeness):
         self._held.update(each.id for each in self.trace.maps if each.held)
 
     def first_bytes(self) -> int:
-        """Size of the first call's first input, or 0 if that is no feature map."""
-        first = self.trace.calls[0].inputs[:1]
-        return self.trace.maps[first[0]].nbytes if first and first[0] >= 0 else 0
+        """Size of the first call's first input, which may be a part of its block, or 0 if that is no feature map."""
+        first = self.trace.calls[0]
+        return first.arguments[0].nbytes if first.inputs and first.inputs[0] >= 0 else 0
 
     def estimate(self, first_bytes: int) -> Graph:
         """The same graph for a first input of another size; sizes that are near each other share one."""
