@@ -499,7 +499,7 @@ def test_what_is_written_through_the_graph_is_not_lost(reached):
 def test_what_is_written_through_the_graph_reaches_no_map_that_is_made_again(memories, reached):
     storage, get, kept = reached
     output, lost = applied(memories[0], Tanh, kept.pop(0))
-    assert [each.trusts(storage) for each in storage.readers] == [True]
+    assert [each.trusts(storage) for each in storage.readers()] == [True]
     get()[...] = 0
     assert not lost.discard()
     away(lost)

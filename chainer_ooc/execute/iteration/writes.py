@@ -54,7 +54,7 @@ class Writes:
         if not is_foreign and not may_change_maps(function):
             return
         for storage in storages:
-            if storage.readers and is_foreign:
+            if storage.readers() and is_foreign:
                 storage.memory.open(storage)
             elif storage.is_relied_on():
                 known = None if self._left is None else self._left.get(storage)

@@ -283,7 +283,7 @@ def expose(storage: Storage, block: ByteArray) -> None:
     """
     if not storage.exposed:
         make_last(made_from(storage))
-        for recipe in list(storage.readers):
+        for recipe in storage.readers():
             recipe.distrust(storage, block)
     if storage.state is State.RESIDENT:  # until the slots have it, or an interrupt leaves a copy that is worthless
         storage.keep(block)
@@ -316,4 +316,4 @@ def make_last(storages: Iterable[Storage]) -> None:
 
 def made_from(storage: Storage) -> list[Storage]:
     """What recipes make from a storage."""
-    return [made for recipe in list(storage.readers) for made in recipe.makes()]
+    return [made for recipe in storage.readers() for made in recipe.makes()]

@@ -87,15 +87,14 @@ class Storage(Held):
         copy: the far copy, which goes with it, or None; when RESIDENT it equals the block unless `exposed`.
         recipe: how the bytes are made again, or None; none of what is `exposed`.
         seal: checksum of what is LOST since its room was needed, or None.
-        readers: recipes that read it.
         mapped: the block shows the far copy itself: the two cannot differ.
         recalled: it is to stay although it is LEAVING.
         exposed: the program may have an array on it, so that the far copy may be outdated.
     """
 
     __slots__ = (
-        'block', 'copy', 'counted_bytes', 'exposed', 'from_outside', 'map', 'mapped', 'memory', 'pending_uses',
-        'readers', 'recalled', 'recipe', 'seal', 'state', 'token', 'touched', 'transfer')
+        '_readers', 'block', 'copy', 'counted_bytes', 'exposed', 'from_outside', 'map', 'mapped', 'memory',
+        'pending_uses', 'recalled', 'recipe', 'seal', 'state', 'token', 'touched', 'transfer')
 
     def __init__(self, memory: Memory, root: Array):
         super().__init__(root)
@@ -110,7 +109,7 @@ class Storage(Held):
         self.transfer: Transfer | None = None
         self.recipe: Recipe | None = None
         self.seal: int | None = None
-        self.readers: weakref.WeakSet[Recipe] | tuple[()] = ()
+        self._readers: list[weakref.ref[Recipe]] = []  # no WeakSet: an interrupt in its callback is lost
         self.mapped = self.exposed = self.recalled = False
 
     # --- whose it is -----------------------------------------------------------------------------------------------
@@ -177,7 +176,7 @@ class Storage(Held):
 
     def is_relied_on(self) -> bool:
         """Whether a far copy, its recipe or others would be wrong after a write that was not noticed."""
-        return self.copy is not None or self.recipe is not None or bool(self.readers)
+        return self.copy is not None or self.recipe is not None or bool(self.readers())
 
     def can_return(self) -> bool:
         """Whether its bytes can be had at any time, as long as its graph lives."""
@@ -280,9 +279,10 @@ class Storage(Held):
 
         The others are spoilt when it is read again; checksums of all that Chainer's own loop holds would take too long.
         """
-        block = self.bytes_here() if self.readers else None
+        readers = self.readers()
+        block = self.bytes_here() if readers else None
         if block is not None:
-            for recipe in list(self.readers):
+            for recipe in readers:
                 if any(made.pending_uses > 0 for made in recipe.makes()):
                     recipe.distrust(self, block)
 
@@ -341,7 +341,7 @@ class Storage(Held):
         elif self.state is State.LEAVING:
             self.recalled = True
         elif root is not None and self.state in (State.AWAY, State.LOST):
-            for recipe in list(self.readers):  # what held the array may have written to it
+            for recipe in self.readers():  # what held the array may have written to it
                 if recipe.trusts(self):
                     recipe.spoil()
             self._go('take up')
@@ -366,15 +366,17 @@ class Storage(Held):
 
     def read_by(self, recipe: Recipe) -> None:
         """Adds a recipe that reads it, as long as that is alive."""
-        if not self.readers:
-            self.readers = weakref.WeakSet()
-        self.readers.add(recipe)
+        self._readers = [*map(weakref.ref, self.readers()), weakref.ref(recipe)]
+
+    def readers(self) -> list[Recipe]:
+        """The recipes that read it and are alive."""
+        return [recipe for ref in self._readers if (recipe := ref()) is not None] if self._readers else []
 
     def spoil_readers(self) -> None:
         """Spoils the recipes that have read it: the bytes may be others now."""
-        for recipe in list(self.readers):
+        for recipe in self.readers():
             recipe.spoil()
-        self.readers = ()
+        self._readers = []
 
     def keep(self, block: ByteArray) -> None:
         """Keeps the bytes alive: until the slots have them, or as long as it lives once its memory is closed."""
