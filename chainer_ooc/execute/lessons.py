@@ -78,7 +78,10 @@ class Lessons:
         if (followed := iteration.token.graph) is not None:
             if iteration.makes_graphs:
                 note_that_it_makes_graphs(followed)
-            iteration.room.tell(followed, iteration.quiet is not None)
+            if iteration.quiet is None:
+                iteration.room.tell(followed)
+            else:
+                iteration.beside.tell_quiet(followed)
         iteration.token.graph = graph  # of one that it has left its maps are not
 
     def give_up(self, profile_iterations: int) -> None:
@@ -90,7 +93,7 @@ class Lessons:
         graph = self._graphs.add(trace, iteration.recorder.measures)
         graph.is_disturbed = disturbed
         graph.preparing += prepares
-        graph.used.adds_up = not iteration.recorder.measures or iteration.room.adds_up
+        graph.used.adds_up = not iteration.recorder.measures or iteration.beside.adds_up
         iterations = iteration.settings.profile_iterations
         if graph.is_recorded(iterations + 1):
             self._patience.wait()  # it was known, and could not be followed; what is recorded for is to come

@@ -111,7 +111,7 @@ class Session:
             iteration = self._iteration
             assert iteration is not None
             if self.on_file is not None and (left := self.on_file.before_call(inputs)):
-                iteration.room.parameters_left(any(left))
+                iteration.beside.parameters_left(any(left))
             is_quiet = iteration.goes_on_quietly(function, inputs)
             if not is_quiet:
                 iteration.before_call(function, inputs)
@@ -332,7 +332,7 @@ class Session:
         iteration.open(function, inputs, default.most_bytes if own_bytes is None else lambda: 0,
                        self._patience.records)
         self._disturbed = not self._graphs.planner.rest(iteration.recorder.measures)  # or that would be measured
-        self._quiet_iterations.begin(iteration, iteration.room.unaccounted_bytes, function, inputs)
+        self._quiet_iterations.begin(iteration, iteration.beside.unaccounted_bytes, function, inputs)
         if iteration.quiet is None:
             iteration.room.settle()
 
@@ -356,7 +356,7 @@ class Session:
             self._caught.given_up = iteration.calls() if may_go_on else None
             if iteration.finished and iteration.settings.budget_bytes is None:  # the session's are the next one's
                 self._default_budget.note(max(iteration.budget_bytes, self.memory.tally.peak_bytes),
-                                          iteration.room.beside.steady_bytes)
+                                          iteration.beside.now.steady_bytes)
             self._lessons.take(iteration, trace, prepares, self._disturbed, self.memory.tally)
             self._quiet_iterations.is_over(iteration)
 

@@ -2,7 +2,7 @@
 
     writes                  which functions may write to what they are given, and whether any did
     liveness                the end of maps: each is dropped after its last backward use
-    room                    what a computation needs, and what stands in near memory beside the maps
+    beside, room            what stands in near memory beside the maps; room for what a computation needs
     left                    what iterations leave in near memory, and when it is the program's own
     departures, prefetch    maps on their way out; on their way in
     recipes                 of the calls that may run again

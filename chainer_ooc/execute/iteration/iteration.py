@@ -25,6 +25,7 @@ from chainer_ooc.execute.functions.prototype import may_write_inputs
 from chainer_ooc.execute.graphs.following import Following
 from chainer_ooc.execute.graphs.graphs import Graphs
 from chainer_ooc.execute.graphs.reuse import ReadAgain, note_that_it_makes_graphs
+from chainer_ooc.execute.iteration.beside import BesideMaps
 from chainer_ooc.execute.iteration.comparison import Calls
 from chainer_ooc.execute.iteration.departures import Departures
 from chainer_ooc.execute.iteration.left import earlier_bytes
@@ -57,7 +58,7 @@ class Iteration(Quietly):
         following: the known graph that it seems to be, and its plan.
         finished: a backward pass has ended.
         token: stands for it in its maps; `has_ended` once the session has left it, and takes no more for its own.
-        room, writes: what stands in near memory beside the maps; what functions and hooks of the program's write to.
+        beside, room, writes: what stands beside the maps; room for computations; what the program's functions write to.
         makes_graphs, spans_threads: its backward pass makes a graph; has read maps that another thread has made.
         is_foreign: the function in hand is the program's own, which may write to what it is given.
     """
@@ -74,11 +75,11 @@ class Iteration(Quietly):
         self.token = self.following.token
         self.register = Register(memory, self.recorder, parameters, self.token, settings.min_bytes)
         self._liveness = Liveness(self.register.storages)
-        self.room = Room(memory, parameters, self.register, meter, settings, self.following, end_quiet,
-                         weakref.ref(self))
+        self.beside = BesideMaps(memory, parameters, self.register, meter, self.following)
+        self.room = Room(memory, self.beside, parameters, settings, self.following, end_quiet, weakref.ref(self))
         self._departures = Departures(memory, self.following, self.register, settings)
         self._recipes = Recipes(memory, self.following, self.register)
-        self._start_swap_ins = functools.partial(start_swap_ins, memory, self.following, self.register, self.room)
+        self._start_swap_ins = functools.partial(start_swap_ins, memory, self.following, self.register, self.beside)
 
     def open(self, function: Any, inputs: Sequence[Any], most_bytes: Callable[[], int], records: bool) -> None:
         """Finds a plan for what begins with this call, and sets the memory up for it; see `Room.begin_within`.
@@ -91,7 +92,7 @@ class Iteration(Quietly):
         self.budget_bytes = self.room.begin_within(function, inputs, self.budget_bytes, most_bytes)
         graph = self.following.graph
         if graph is not None:  # a loaded plan runs before any parameter was seen
-            self.room.assume(graph.trace.standing_backward_bytes)
+            self.beside.assume(graph.trace.standing_backward_bytes)
         if records:
             self.following.ample = None
         records = records or (graph is None and self.following.ample is None)
@@ -106,7 +107,7 @@ class Iteration(Quietly):
         graph = self.following.graph
         if graph is not None and self.following.orders.unmoved:
             self._unmoved = Unmoved(graph, self._parameters, self._calls, self.following, self.register, self._memory,
-                                    self.room, self.writes, self._liveness, self._look_around)
+                                    self.beside, self.room, self.writes, self._liveness, self._look_around)
 
     def _enter(self, tally: Tally) -> None:
         self._orders, plan = self.following.orders, self.following.orders.plan
@@ -142,7 +143,7 @@ class Iteration(Quietly):
         need_bytes = self._coming_bytes + (known.peak_bytes if known else UNKNOWN_CALL_ROOM * (
             self._coming_bytes + sum(each.nbytes for each in memory.pinned)))
         self._other_at_start_bytes = self._scratch_bytes()
-        self.room.stand(known.other_bytes if known else self._other_at_start_bytes)
+        self.beside.stand(known.other_bytes if known else self._other_at_start_bytes)
         self.recorder.near_bytes.append(self.room.make(
             need_bytes, position if known else -1,
             self._coming_bytes + max(each.peak_bytes for each in coming) if len(coming) > 1 else 0))
@@ -206,7 +207,7 @@ class Iteration(Quietly):
                 self.room.disown(self.register.storage)
         self._parameters.begin_backward()
         self._in_backward = True
-        if self.room.begin_backward(self.following.step_at(len(self.recorder.steps))):
+        if self.beside.begin_backward(self.following.step_at(len(self.recorder.steps))):
             self.recorder.forget_others()
         self.writes.begin_backward()
         self._memory.deferred = self._memory.deferred or []
@@ -231,7 +232,7 @@ class Iteration(Quietly):
         others = [each for each in needed if each.token is not self.token]
         self._read_again.note(others, self.following.graph, self.finished and len(others) < len(needed))
         if known is not None:  # what the steps before have left is there already, beside what comes now
-            self.room.stand(self.room.scratch_of(known, earlier_bytes(others)))
+            self.beside.stand(self.beside.scratch_of(known, earlier_bytes(others)))
         for storage in needed:
             if storage.state is not State.RESIDENT:
                 if known is not None and storage.state is not State.ARRIVING:
@@ -240,15 +241,15 @@ class Iteration(Quietly):
             storage.use(recorder.now)
         self.writes.expect(function, self.is_foreign, needed)  # of the bytes as they are now
         scratch_bytes = self._scratch_bytes()
-        self._other_at_start_bytes = max(0, scratch_bytes + earlier_bytes(others) + self.room.stood_bytes())
+        self._other_at_start_bytes = max(0, scratch_bytes + earlier_bytes(others) + self.beside.stood_bytes())
         need_bytes = most_bytes = 0 if known is not None and call >= 0 else recorder.likely_bytes(call, function)
         if known is not None:
-            need_bytes = known.peak_bytes + self.room.sum_bytes(function)
+            need_bytes = known.peak_bytes + self.beside.sum_bytes(function)
             if others:  # what is mapped by now counts no more
-                self.room.stand(self.room.scratch_of(known, earlier_bytes(others)))
+                self.beside.stand(self.beside.scratch_of(known, earlier_bytes(others)))
             self._start_swap_ins()  # not after the step before, while Chainer still has the gradient that it read
         else:
-            self.room.stand(scratch_bytes)
+            self.beside.stand(scratch_bytes)
         recorder.near_bytes.append(self.room.make(need_bytes, -1 if known is None else known.position, most_bytes))
         if self.recorder.measures:
             self._meter.mark()
@@ -346,8 +347,7 @@ class Iteration(Quietly):
         if not self.finished or (not self.recorder.measures if estimate is None else not estimate.is_estimate
                                  or estimate.is_loose or len(self.recorder.steps) != len(estimate.trace.steps)):
             return None
-        trace = freeze_trace(self.recorder, self._memory, self._parameters, self.room.beside.others_bytes,
-                             self.settings)
+        trace = freeze_trace(self.recorder, self._memory, self._parameters, self.beside.now.others_bytes, self.settings)
         return trace if estimate is None or self.recorder.measures else fill_in(trace, estimate.trace)
 
     def leave(self) -> Span:
@@ -389,7 +389,7 @@ class Iteration(Quietly):
 
     def _scratch_bytes(self) -> int:
         is_asked = self.recorder.measures or (self._in_backward and self.following.graph is None)
-        return self.room.scratch_bytes() if is_asked else 0
+        return self.beside.measured_scratch_bytes() if is_asked else 0
 
     def _peak_bytes(self, beside_bytes: int = 0) -> int:
         """What the computation that has just run allocated at its highest; 0 where that is not measured."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chainer_ooc.execute.graphs.following import Following
-from chainer_ooc.execute.iteration.room import Room
+from chainer_ooc.execute.iteration.beside import BesideMaps
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.recording.registration import Register
 from chainer_ooc.execute.storage.states import State
@@ -14,21 +14,21 @@ LOOK_AHEAD_CALLS = 3
 LOOK_AHEAD_ROOM = 8
 
 
-def start_swap_ins(memory: Residency, following: Following, register: Register, room: Room) -> None:
+def start_swap_ins(memory: Residency, following: Following, register: Register, beside: BesideMaps) -> None:
     """Starts the swap-ins of backward that are due."""
     if following.graph is None:
         _start_probable(memory, register)
     else:
-        _start_due(memory, following, register, room)
+        _start_due(memory, following, register, beside)
 
 
-def _start_due(memory: Residency, following: Following, register: Register, room: Room) -> None:
+def _start_due(memory: Residency, following: Following, register: Register, beside: BesideMaps) -> None:
     recorder = register.recorder
     position = recorder.next_position
     if following.due(position) is None:
         return
     step = following.step_at(len(recorder.steps))
-    ahead_bytes = room.ahead_bytes(step) if step is not None else 0
+    ahead_bytes = beside.ahead_bytes(step) if step is not None else 0
     while (swap_in := following.due(position)) is not None:
         storage = register.storage(swap_in.map)
         if storage is not None and swap_in.use >= position and not (

@@ -23,6 +23,7 @@ from typing import Any
 from chainer_ooc.execute.functions.prototype import may_write_inputs
 from chainer_ooc.execute.graphs.following import Following
 from chainer_ooc.execute.graphs.graph import Graph
+from chainer_ooc.execute.iteration.beside import BesideMaps
 from chainer_ooc.execute.iteration.comparison import Calls, Comparison, given_to, gives, made_by
 from chainer_ooc.execute.iteration.liveness import Liveness
 from chainer_ooc.execute.iteration.room import Room
@@ -43,13 +44,13 @@ class Unmoved:
     """
 
     def __init__(self, graph: Graph, parameters: Parameters, calls: Calls, following: Following, register: Register,
-                 memory: Residency, room: Room, writes: Writes, liveness: Liveness,
+                 memory: Residency, beside: BesideMaps, room: Room, writes: Writes, liveness: Liveness,
                  look_around: Callable[[int], None]):
         self._comparison = Comparison(parameters, calls)
         self._sessions_made = OtherThreads.made
         self._calls, self._trace, self._orders = calls, graph.trace, following.orders
         self._following, self._register, self._recorder = following, register, register.recorder
-        self._memory, self._room, self._writes = memory, room, writes
+        self._memory, self._beside, self._room, self._writes = memory, beside, room, writes
         self._liveness, self._look_around = liveness, look_around
         self._call: Call | None = None
         self._step: Step | None = None
@@ -86,9 +87,9 @@ class Unmoved:
             return False
         if position in self._orders.unmoved and position >= len(self._trace.calls):
             step = self._trace.steps[position - len(self._trace.calls)]
-            if (step.call == number and not (self._writes.is_looking() or self._room.has_sums(function))
+            if (step.call == number and not (self._writes.is_looking() or self._beside.has_sums(function))
                     and self._following.due(position) is None
-                    and self._begins(self._room.scratch_of(step, 0), step.peak_bytes)):
+                    and self._begins(self._beside.scratch_of(step, 0), step.peak_bytes)):
                 self._step = step
         if self._step is None:
             self._register_call(number, function)
@@ -141,7 +142,7 @@ class Unmoved:
         self._look_around(self._recorder.next_position)
         if self._room.is_lifted:
             self._room.limit()
-        self._room.stand(other_bytes)
+        self._beside.stand(other_bytes)
         if not self._memory.make_room(need_bytes):
             return False
         self._recorder.near_bytes.append(self._memory.note_peak(need_bytes))
