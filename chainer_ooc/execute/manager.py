@@ -54,6 +54,8 @@ def apply(function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
         if config.entry('ooc_parameters') is not None and (on_file := _on_file()) is not None:
             with LOCK:
                 on_file.after_call(inputs)
+        if RUNNING.call is not None and (session := current()) is not None:
+            session.met_within(inputs)
         return outputs
     device, found = _device_of(inputs), None
     while found is None:

@@ -27,7 +27,6 @@ from chainer_ooc.execute.alone import Evaluations, open_all
 from chainer_ooc.execute.finished import Finished
 from chainer_ooc.execute.functions.prototype import is_managed, may_write_inputs
 from chainer_ooc.execute.graphs.graphs import Graphs
-from chainer_ooc.execute.graphs.orders import Conditions
 from chainer_ooc.execute.iteration.iteration import Iteration
 from chainer_ooc.execute.iteration.left import hand_over
 from chainer_ooc.execute.iteration.quiet import QuietIterations
@@ -90,9 +89,9 @@ class Session:
             self._disturbed |= self.passing not in (None, threading.current_thread())
             return self._evaluations.run(function, inputs)
         try:
-            RUNNING.is_foreign = False
+            RUNNING.is_foreign, RUNNING.call = False, function
             outputs = self._call(function, inputs)
-            RUNNING.is_foreign = None
+            RUNNING.is_foreign = RUNNING.call = None
         except BaseException as error:
             self.fail(error, function, inputs)
             raise
@@ -135,6 +134,12 @@ class Session:
                 if self.on_file is not None:
                     self.on_file.after_call(inputs)
         return outputs
+
+    def met_within(self, inputs: Sequence[Any]) -> None:
+        """Notes the parameters that a function within the call in hand is given, as within `F.forget`."""
+        with LOCK:
+            if self._iteration is not None:
+                self._iteration.beside.meet(inputs, RUNNING.call)
 
     def step(self, thread: threading.Thread, run: Callable[..., None], arguments: tuple[Any, ...]) -> None:
         """Runs one function's backward in the calling thread."""
@@ -205,8 +210,7 @@ class Session:
 
     def has_made(self, functions: Iterable[Any]) -> bool:
         """Whether any of these functions is of the graph of the iteration in hand."""
-        iteration = self._iteration
-        return iteration is not None and any(iteration.calls().number(each) >= 0 for each in functions)
+        return (made := self._iteration) is not None and any(made.calls().number(each) >= 0 for each in functions)
 
     def lends_itself(self, functions: Iterable[Any]) -> bool:
         """Lends itself to the calling thread for a pass over the iteration in hand; False if none of these is of that.
@@ -244,11 +248,10 @@ class Session:
 
     def adopt(self, settings: config.Settings) -> bool:
         """Uses other settings from the next iteration on; False if they need another backend."""
-        if self.is_closed:
+        if self.is_closed or (settings is not self.settings
+                              and BackendOptions.of(settings) != BackendOptions.of(self.settings)):
             return False
         if settings is not self.settings:
-            if BackendOptions.of(settings) != BackendOptions.of(self.settings):
-                return False
             self.settings = settings
             log.set_level(settings.log_level)
         return True
@@ -288,12 +291,9 @@ class Session:
         """
         with LOCK:
             self._end_finished()
-            latest = self._graphs.latest()
-            return self._graphs.largest_refusal(
-                InfeasibleBudgetError(policy, 1, 1, ''),
-                Conditions(dataclasses.replace(self.settings, policy=policy), 1, 0,
-                           lambda models: self._parameters.standing(models.of(None), 0, models.adds_up)),
-                '' if latest is None else self._graphs.doubt_of(latest, self.memory.has_cut_off))
+            return self._graphs.refusal_under(
+                dataclasses.replace(self.settings, policy=policy),
+                lambda models: self._parameters.standing(models.of(None), 0, models.adds_up), self.memory.has_cut_off)
 
     def explain(self, error: MemoryError) -> str | None:
         """What to say of an error outside of functions, if anything."""
@@ -332,7 +332,7 @@ class Session:
         iteration.open(function, inputs, default.most_bytes if own_bytes is None else lambda: 0,
                        self._patience.records)
         self._disturbed = not self._graphs.planner.rest(iteration.recorder.measures)  # or that would be measured
-        self._quiet_iterations.begin(iteration, iteration.beside.unaccounted_bytes, function, inputs)
+        self._quiet_iterations.begin(iteration, function, inputs)
         if iteration.quiet is None:
             iteration.room.settle()
 

@@ -1,4 +1,5 @@
 """The arrays of an iteration never take more than the budget, by what NumPy tells tracemalloc, not by our account."""
+import gc
 import tracemalloc
 
 import chainer
@@ -92,3 +93,59 @@ def test_arrays_take_no_more_than_the_budget(policy, share, make):
     chainer_ooc.reset()
     budget = int(share * refused.value.floor_bytes)
     assert true_peak(policy, budget, make) <= budget + BESIDE_BYTES
+
+
+def passes(policy, budget, optimizer, call):
+    """Trains with three backward passes for each update; yields what is said of each, and the most that arrays took."""
+    gc.collect()  # the model of another training hangs together in cycles
+    np.random.seed(0)
+    model = chainer.Sequential(L.Linear(500, 300), F.relu, L.Linear(300, 10))
+    batch = np.ones((4, 500), np.float32)
+    update = optimizer().setup(model).update
+    with ooc(policy, budget=budget, min_bytes=0):
+        for _ in range(3):
+            model.cleargrads()
+            for _ in range(3):
+                tracemalloc.reset_peak()
+                F.sum(call(model, batch)).backward()
+                yield chainer_ooc.stats(), tracemalloc.get_traced_memory()[1]
+            update()
+
+
+def call_plainly(model, batch):
+    return model(batch)
+
+
+def forget(model, batch):
+    return F.forget(model, chainer.Variable(batch))
+
+
+PASSES = [(chainer.optimizers.SGD, call_plainly), (chainer.optimizers.Adam, call_plainly),
+          (chainer.optimizers.SGD, forget), (chainer.optimizers.Adam, forget)]
+
+
+@pytest.mark.usefixtures('tracing')
+@pytest.mark.parametrize('policy', ['auto', 'keep', 'swap-all'])
+@pytest.mark.parametrize(('optimizer', 'call'), PASSES)
+def test_the_peak_that_is_said_has_sums_of_gradients_and_state(policy, optimizer, call):
+    """Where nothing moved it was that of the recording, before there were any: half of what was in use."""
+    for number, (stats, true_bytes) in enumerate(passes(policy, None, optimizer, call)):
+        if number:
+            assert true_bytes - BESIDE_BYTES <= stats.peak_bytes <= 1.1 * true_bytes, number
+
+
+@pytest.mark.usefixtures('tracing')
+@pytest.mark.parametrize('policy', ['auto', 'keep', 'pooch', 'tensor-cache'])
+@pytest.mark.parametrize(('optimizer', 'call'), PASSES)
+@pytest.mark.parametrize('share', [0.6, 0.75, 0.95])
+def test_sums_of_gradients_keep_within_the_budget_or_are_refused(policy, optimizer, call, share):
+    most_bytes = max(true_bytes for _, true_bytes in passes(policy, None, optimizer, call))
+    chainer_ooc.reset()
+    budget = int(share * most_bytes)
+
+    def train():
+        for stats, true_bytes in passes(policy, budget, optimizer, call):
+            assert true_bytes <= budget + BESIDE_BYTES or stats.phase == 'profile'
+
+    with pytest.raises(InfeasibleBudgetError):
+        train()

@@ -36,7 +36,7 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes, slice, range, type,
 _TIES = frozenset({'_function', '_node', '_owned_node', '_weak_function', '_local_function_hooks', 'stack'})
 #: What a run leaves on a function, beside what it hides.
 _LEFT = frozenset({'inputs', 'outputs', '_retained_output_data', '_input_indexes_to_retain',
-                   '_output_indexes_to_retain', '_ooc'})
+                   '_output_indexes_to_retain', '_ooc', '_ooc_within'})
 #: Modules of Chainer's functions that draw random numbers where their inputs are; held to its sources by a test.
 _DRAWING_MODULES = frozenset(f'chainer.functions.{name}' for name in (
     'activation.rrelu', 'loss.negative_sampling', 'noise.dropout', 'noise.gaussian', 'noise.simplified_dropconnect',

@@ -26,6 +26,7 @@ from chainer_ooc.execute.graphs.orders import Conditions
 from chainer_ooc.execute.graphs.planner import Planner
 from chainer_ooc.execute.graphs.saved_plans import SavedPlans
 from chainer_ooc.execute.graphs.times import Times
+from chainer_ooc.execute.recording.expected import Models
 from chainer_ooc.problem import Standing
 from chainer_ooc.trace import Trace
 
@@ -250,6 +251,14 @@ class Graphs:
             movable_bytes=stands_bytes if self._may_lie_on_file and stands_bytes >= max(
                 LEAST_MOVABLE_BYTES, MOVABLE_SHARE * floor_bytes) else 0,
             doubt='; '.join(filter(None, (doubt, self._source_of(graphs)))))
+
+    def refusal_under(self, settings: Settings, standing_of: Callable[[Models], Standing],
+                      has_cut_off: Callable[[], bool]) -> InfeasibleBudgetError:
+        """What a budget of one byte is refused with: its floor is enough for each known graph."""
+        latest = self.latest()
+        return self.largest_refusal(
+            InfeasibleBudgetError(settings.policy, 1, 1, ''), Conditions(settings, 1, 0, standing_of),
+            '' if latest is None else self.doubt_of(latest, has_cut_off))
 
     def _source_of(self, graphs: Iterable[Graph]) -> str:
         """Names the file that graphs were read from: what is damaged in it refuses budgets that are enough."""

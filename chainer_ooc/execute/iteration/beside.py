@@ -10,7 +10,7 @@ adds to gradients that stood, sums take their places one after the other.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +24,9 @@ from chainer_ooc.execute.recording.parameters import Beside, Parameters
 from chainer_ooc.execute.recording.registration import Register
 from chainer_ooc.problem import Standing
 from chainer_ooc.trace import Step
+
+#: Attribute of a function: the numbers of the parameters that functions within it were given.
+WITHIN = '_ooc_within'
 
 
 class BesideMaps:
@@ -41,7 +44,7 @@ class BesideMaps:
         self.now = Beside()
         self.scratch_bytes = self.unaccounted_bytes = 0
         self.adds_up = self._made_what_left = False
-        self._own: Set[int] = register.own
+        self._own = register.own
         self._recorder = register.recorder
         self._memory, self._parameters, self._meter, self._following = memory, parameters, meter, following
         self._first: weakref.ref[Any] | None = None  # parameter that the first call was given
@@ -75,6 +78,17 @@ class BesideMaps:
         """Counts so much for parameters and the optimizer's state, where none was seen yet."""
         self.now = replace(self.now, steady_bytes=self.now.steady_bytes or steady_bytes)
 
+    def meet(self, inputs: Sequence[Any], function: Any) -> None:
+        """Notes the parameters that a function within another one's call is given: the other's step makes gradients."""
+        for each in inputs:
+            if hasattr(each, 'update_rule'):
+                number = self._parameters.number_of(each)
+                if number is None:
+                    number = self._parameters.add(each)
+                    self.look_again()
+                self._own.add(number)
+                function.__dict__.setdefault(WITHIN, set()).add(number)
+
     def parameters_left(self, were_metered: bool) -> None:
         """Parameters lie in far memory from now on; with `were_metered` the iteration in hand had made some of them."""
         self._made_what_left |= were_metered
@@ -93,7 +107,7 @@ class BesideMaps:
         self.look()
         self._stood_in_backward |= self.now.with_gradients
         graph = self._following.graph
-        lacks_sums = graph is not None and not graph.used.adds_up
+        lacks_sums = graph is None or not graph.used.adds_up
         stood = self._parameters.gradients(self._own) if recorded or lacks_sums else {}
         self.adds_up |= bool(stood)
         if lacks_sums:
@@ -104,6 +118,32 @@ class BesideMaps:
         if first is not None:
             self.stand(self.scratch_of(first, 0))
         return new_bytes > 0 or self._made_what_left
+
+    def largest_gradient_bytes(self) -> int:
+        """Of the gradients that stand, if any do: backward may add to it."""
+        return max((int(each.nbytes) for each in self._parameters.gradients().values()), default=0) if (
+            self.now.with_gradients) else 0
+
+    def begin_quiet_backward(self, functions: Iterable[Any]) -> int:
+        """Begins a backward pass that runs as in plain Chainer; gives how much more it has than stood at the beginning.
+
+        That may be less than nothing. Among it are the sums of the function with most of them, unless the recording has
+        sums: then it has the gradients of its own, too, that stood.
+        """
+        graph = self._following.graph
+        used = None if graph is None else graph.used.of(self.model)
+        has_sums = graph is not None and graph.used.adds_up
+        stood, before_bytes = self._parameters.gradients(), self.now.gradient_bytes + self.now.others_bytes
+        near = {id(each) for each in self._parameters.near(stood.values())} if stood else set()
+        recorded = stood if used is None else used.own
+        stands_bytes = sum(int(each.nbytes) for number, each in stood.items()
+                           if id(each) in near and not (has_sums and number in recorded))
+        if has_sums or not stood:
+            return stands_bytes - before_bytes
+        self._to_add = {number: int(each.nbytes) for number, each in stood.items()}
+        most_bytes = max(map(self.sum_bytes, functions), default=0)
+        self._to_add = {}
+        return stands_bytes - before_bytes + most_bytes
 
     # --- counting --------------------------------------------------------------------------------------------------
 
@@ -126,6 +166,11 @@ class BesideMaps:
         """What a step of the graph adds, if it comes next, to what is in near memory and to the maps that it needs."""
         return step.peak_bytes + max(0, self._bytes_with(self.scratch_of(step, 0)) - self._memory.beside_bytes)
 
+    @property
+    def total_bytes(self) -> int:
+        """All but scratch."""
+        return self.now.total_bytes + self.unaccounted_bytes
+
     def _bytes_with(self, scratch_bytes: int) -> int:
         return self.now.total_bytes + self.unaccounted_bytes + scratch_bytes - (
             self._replaced_bytes() if self._to_be_replaced else 0)
@@ -142,8 +187,8 @@ class BesideMaps:
 
     def _added_to(self, function: Any) -> set[int]:
         given = [node.get_variable_or_none() for node in function.inputs]
-        return {number for each in given if hasattr(each, 'update_rule')
-                and (number := self._parameters.number_of(each)) in self._to_add}
+        numbers = {self._parameters.number_of(each) for each in given if hasattr(each, 'update_rule')}
+        return {each for each in numbers.union(function.__dict__.get(WITHIN, ())) if each in self._to_add}
 
     def stood_bytes(self) -> int:
         """Own gradients that stood when the backward pass in hand began, and still do; 0 where it is not recorded.

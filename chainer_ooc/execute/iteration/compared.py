@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import functools
 import weakref
 from collections.abc import Callable, Sequence, Set
@@ -12,6 +13,7 @@ from chainer_ooc.execute.graphs.following import Following
 from chainer_ooc.execute.graphs.graph import Graph
 from chainer_ooc.execute.graphs.graphs import ROOM_FOR_UNKNOWN
 from chainer_ooc.execute.graphs.known_needs import KnownNeeds
+from chainer_ooc.execute.iteration.beside import BesideMaps
 from chainer_ooc.execute.iteration.comparison import Calls, Comparison, gives
 from chainer_ooc.execute.memory.budget import LOOK_EVERY
 from chainer_ooc.execute.other_threads import OtherThreads
@@ -24,7 +26,7 @@ from chainer_ooc.execute.storage.slots import array_in_slot
 MOST_DIFFERENCES = 3
 
 
-class Quiet:
+class Quiet(abc.ABC):
     """What has run of an iteration.
 
     Attributes:
@@ -32,9 +34,11 @@ class Quiet:
         in_backward: a backward pass has begun.
     """
 
-    def __init__(self, parameters: Parameters, following: Following, has_room: Callable[[int], bool]):
+    def __init__(self, parameters: Parameters, beside: BesideMaps, following: Following,
+                 has_room: Callable[[int], bool]):
         self.calls, self.in_backward = Calls(), False
-        self._parameters, self._following, self._has_room = parameters, following, has_room
+        self._parameters, self._beside, self._following, self._has_room = parameters, beside, following, has_room
+        self._more_bytes: int | None = None  # that stood in a backward pass than when the iteration began
         self._sessions_made = OtherThreads.made
 
     def is_alone(self) -> bool:
@@ -42,10 +46,17 @@ class Quiet:
         return self._sessions_made == OtherThreads.made
 
     def begin_backward(self) -> bool:
-        """Begins a backward pass; False if it may not run as in plain Chainer."""
+        """Begins a backward pass; False if it may not run as in plain Chainer, as where sums of gradients lack room."""
         self.in_backward = True
         self._parameters.begin_backward()
-        return True
+        more_bytes = self._beside.begin_quiet_backward(each for _, each in self.calls.alive())
+        self._more_bytes = more_bytes if self._more_bytes is None else max(self._more_bytes, more_bytes)
+        return more_bytes <= 0 or self._has_room(self.most_bytes + more_bytes)
+
+    @property
+    @abc.abstractmethod
+    def most_bytes(self) -> int:
+        """The most that it takes, beside what stands."""
 
     def end_backward(self) -> None:
         """A backward pass is over."""
@@ -60,8 +71,9 @@ class Compared(Quiet):
         next_step: how many steps have run.
     """
 
-    def __init__(self, graph: Graph, parameters: Parameters, following: Following, has_room: Callable[[int], bool]):
-        super().__init__(parameters, following, has_room)
+    def __init__(self, graph: Graph, parameters: Parameters, beside: BesideMaps, following: Following,
+                 has_room: Callable[[int], bool]):
+        super().__init__(parameters, beside, following, has_room)
         self._comparison = Comparison(parameters, self.calls)
         self.next_step = 0
         self.graph = graph
@@ -73,8 +85,15 @@ class Compared(Quiet):
 
     @property
     def peak_bytes(self) -> int:
-        """The most that near memory held, or more."""
-        return self._following.orders.plan.peak_bytes
+        """The most that near memory held, or more: what the plan has, and what stands now beyond what did for that."""
+        plan, planned = self._following.orders.plan, self._following.orders.standing
+        stands_bytes = self._beside.total_bytes + planned.left_bytes
+        return plan.peak_bytes + max(stands_bytes - planned.forward_bytes,
+                                     stands_bytes + (self._more_bytes or 0) - planned.backward_bytes)
+
+    @property
+    def most_bytes(self) -> int:
+        return self.graph.trace.most_bytes
 
     # --- forward ---------------------------------------------------------------------------------------------------
 
@@ -129,10 +148,10 @@ class Compared(Quiet):
     # --- backward --------------------------------------------------------------------------------------------------
 
     def begin_backward(self) -> bool:
-        """Begins a backward pass; False if forward was not that of the graph."""
-        super().begin_backward()
+        """Begins a backward pass; False also if forward was not that of the graph."""
         calls = len(self.calls.functions)
-        return len(self.graph.trace.calls) == calls or self._turn(calls, lambda graph: len(graph.trace.calls) == calls)
+        return super().begin_backward() and (len(self.graph.trace.calls) == calls or self._turn(
+            calls, lambda graph: len(graph.trace.calls) == calls))
 
     def expects_step(self, function: Any) -> bool:
         """Whether it comes next in the recording, and makes no graph."""
@@ -162,16 +181,15 @@ class Counted(Quiet):
 
     Args:
         like: what recorded graphs need.
-        beside_bytes: what stands beside its maps.
 
     Attributes:
         maps_bytes: what its calls were given from outside, and have made.
     """
 
-    def __init__(self, like: KnownNeeds, beside_bytes: int, parameters: Parameters, following: Following,
+    def __init__(self, like: KnownNeeds, parameters: Parameters, beside: BesideMaps, following: Following,
                  has_room: Callable[[int], bool]):
-        super().__init__(parameters, following, has_room)
-        self._like, self._beside_bytes = like, beside_bytes
+        super().__init__(parameters, beside, following, has_room)
+        self._like = like
         self._granted_bytes = ROOM_FOR_UNKNOWN * like.most_bytes
         self._outside: dict[int, tuple[weakref.ref[Any], int]] = {}  # what came from there, by its root, and how much
         self._share = 0.0  # of the call in hand
@@ -182,7 +200,11 @@ class Counted(Quiet):
     @property
     def peak_bytes(self) -> int:
         """The most that near memory held, by the estimate."""
-        return self._beside_bytes + self._like.need_bytes(self.maps_bytes, self._scratch_bytes)
+        return self._beside.total_bytes + max(0, self._more_bytes or 0) + self.most_bytes
+
+    @property
+    def most_bytes(self) -> int:
+        return self._like.need_bytes(self.maps_bytes, self._scratch_bytes)
 
     def take_over(self, before: Compared) -> None:
         """Goes on where one that was compared has turned out to be of an unknown graph."""
@@ -240,10 +262,9 @@ class Counted(Quiet):
     def _has_room_for(self, call_bytes: int) -> bool:
         """Whether there surely is, also for what the call in hand allocates with arrays of so many bytes."""
         self._scratch_bytes = max(self._scratch_bytes, self._share * call_bytes)
-        need_bytes = self._like.need_bytes(self.maps_bytes, self._scratch_bytes)
-        if need_bytes <= self._granted_bytes:
+        if self.most_bytes <= self._granted_bytes:
             return True
-        self._granted_bytes = ROOM_FOR_UNKNOWN * need_bytes
+        self._granted_bytes = ROOM_FOR_UNKNOWN * self.most_bytes
         return self._has_room(self._granted_bytes) or self._has_to_be_recorded()
 
     def _has_to_be_recorded(self) -> bool:

@@ -242,9 +242,9 @@ class Iteration(Quietly):
         self.writes.expect(function, self.is_foreign, needed)  # of the bytes as they are now
         scratch_bytes = self._scratch_bytes()
         self._other_at_start_bytes = max(0, scratch_bytes + earlier_bytes(others) + self.beside.stood_bytes())
-        need_bytes = most_bytes = 0 if known is not None and call >= 0 else recorder.likely_bytes(call, function)
+        most_bytes = 0 if known is not None and call >= 0 else recorder.likely_bytes(call, function)
+        need_bytes = (most_bytes if known is None else known.peak_bytes) + self.beside.sum_bytes(function)
         if known is not None:
-            need_bytes = known.peak_bytes + self.beside.sum_bytes(function)
             if others:  # what is mapped by now counts no more
                 self.beside.stand(self.beside.scratch_of(known, earlier_bytes(others)))
             self._start_swap_ins()  # not after the step before, while Chainer still has the gradient that it read

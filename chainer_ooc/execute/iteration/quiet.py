@@ -26,6 +26,7 @@ from chainer_ooc.config import Settings
 from chainer_ooc.execute.graphs.following import Following
 from chainer_ooc.execute.graphs.graph import Graph
 from chainer_ooc.execute.graphs.graphs import ROOM_FOR_UNKNOWN
+from chainer_ooc.execute.iteration.beside import BesideMaps
 from chainer_ooc.execute.iteration.compared import MOST_DIFFERENCES, Compared, Counted
 from chainer_ooc.execute.iteration.comparison import Calls, given_to, made_by
 from chainer_ooc.execute.iteration.left import hand_over_batches
@@ -45,6 +46,7 @@ class Quietly(abc.ABC):
         was_quiet: it began so, and went on otherwise.
         settings: in force for it.
         recorder: what is noted of it.
+        beside: what stands beside its maps.
         following: the graph that it seems to be of.
         counted: gives what counts it, if it may be of an unknown graph.
         has_failing_calls: the program has caught errors of calls, which are none.
@@ -55,6 +57,7 @@ class Quietly(abc.ABC):
     was_quiet = False
     settings: Settings
     recorder: Recorder
+    beside: BesideMaps
     following: Following
     _calls: Calls
     counted: Callable[[], Counted | None]
@@ -156,24 +159,25 @@ class QuietIterations:
         self._other_threads = other_threads
         self._before: list[Quietly] = []
 
-    def begin(self, iteration: Quietly, unaccounted_bytes: int, function: Any, inputs: Sequence[Any]) -> None:
+    def begin(self, iteration: Quietly, function: Any, inputs: Sequence[Any]) -> None:
         """Has an iteration run quietly if it may, or else registers what earlier ones have left.
 
         Then what its plan leaves where it is may be compared alone (`unmoved`). A graph that another model begins,
         whose parameters are not known yet, is not another graph.
         """
-        following = iteration.following
+        following, beside = iteration.following, iteration.beside
         graph = following.graph
         is_sure = (graph is not None and not iteration.recorder.measures and graph.may_be_quiet()
                    and not self._other_threads.has_sessions())
         if (graph is not None and is_sure and graph.differences < MOST_DIFFERENCES and not graph.has_failing_calls
                 and not self._memory.is_relied_on()):
-            quiet = Compared(graph, self._parameters, following, self._memory.has_room)
+            quiet = Compared(graph, self._parameters, beside, following, self._memory.has_room)
             alike = graph, *following.begun(1)
             if (all(map(following.stays, alike)) and quiet.is_next(function, inputs, graph)
-                    and self._fits(max(each.trace.most_bytes for each in alike) + unaccounted_bytes)):
+                    and self._fits(max(each.trace.most_bytes for each in alike) + beside.unaccounted_bytes
+                                    + beside.largest_gradient_bytes())):
                 iteration.quiet = quiet
-        iteration.counted = functools.partial(self._counted, following, unaccounted_bytes)
+        iteration.counted = functools.partial(self._counted, following, beside)
         if iteration.quiet is None and not iteration.recorder.measures:
             iteration.quiet = iteration.counted()
         if iteration.quiet is None:
@@ -181,13 +185,13 @@ class QuietIterations:
             if is_sure:
                 iteration.compare_unmoved()
 
-    def _counted(self, following: Following, unaccounted_bytes: int) -> Counted | None:
+    def _counted(self, following: Following, beside: BesideMaps) -> Counted | None:
         like = following.ample
         if (like is None or self._other_threads.has_sessions() or self._memory.is_relied_on()
-                or not self._fits(ROOM_FOR_UNKNOWN * like.most_bytes + unaccounted_bytes)):
+                or not self._fits(ROOM_FOR_UNKNOWN * like.most_bytes + beside.unaccounted_bytes)):
             return None
         following.follow_none()
-        return Counted(like, self._memory.beside_bytes, self._parameters, following, self._fits)
+        return Counted(like, self._parameters, beside, following, self._fits)
 
     def _fits(self, nbytes: int) -> bool:
         """Whether so much fits, beside what the program may hold of iterations before."""

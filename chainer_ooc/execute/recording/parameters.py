@@ -151,10 +151,10 @@ class Parameters:
     def _is_far(self, array: Any) -> bool:
         return self._is_on_file is not None and arrays.is_array(array) and self._is_on_file(arrays.root_of(array))
 
-    def gradients(self, own: Container[int]) -> dict[int, Any]:
-        """The gradients that parameters with these numbers have, in near memory or on the file."""
+    def gradients(self, own: Container[int] | None = None) -> dict[int, Any]:
+        """The gradients that parameters with these numbers have, or all, in near memory or on the file."""
         return {number: gradient for number, each in self._alive()
-                if number in own and (gradient := gradient_of(each)) is not None and gradient.nbytes}
+                if (own is None or number in own) and (gradient := gradient_of(each)) is not None and gradient.nbytes}
 
     def near(self, gradients: Iterable[Any]) -> list[Any]:
         """Those of some gradients that near memory holds."""

@@ -11,9 +11,15 @@ from typing import Any
 
 
 class _Thread(threading.local):
-    """For each thread, whether the innermost function that runs in it is the program's own; None if none runs."""
+    """For each thread, what runs in it.
+
+    Attributes:
+        is_foreign: whether the innermost function is the program's own; None if none runs.
+        call: the outermost function, if it runs forward and may have a backward; None while a step runs.
+    """
 
     is_foreign: bool | None = None
+    call: Any = None
 
 
 #: Sessions set it themselves around each computation: a function for that would cost as much as what they compare.
@@ -48,7 +54,7 @@ def run_as(is_foreign: bool, run: Callable[..., Any], *arguments: Any) -> Any:
 
 def forget_computations() -> None:
     """Sets that no function runs in this thread: an exception has left the outermost, and may have hit any line."""
-    RUNNING.is_foreign = None
+    RUNNING.is_foreign = RUNNING.call = None
 
 
 def is_computing() -> bool:
