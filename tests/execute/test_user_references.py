@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import chainer_ooc
+from chainer_ooc.errors import InfeasibleBudgetError
 from support.trainings.ooc_training import POLICIES, SWAPPING, ooc
 from support.trainings.shown_maps import batch, make, steps
 
@@ -491,6 +492,31 @@ def test_array_put_into_a_variable_that_is_away_replaces_it(policy):
     with ooc(policy):
         ours = run(make())
     np.testing.assert_equal(ours, plain)
+
+
+@pytest.mark.parametrize('policy', ['auto', 'capacity', 'pooch', 'tensor-cache'])
+def test_what_replaces_an_output_stays_until_its_function_has_read_it(policy):
+    """Backward of a function reads what its output's node has; it was dropped with the last call that was given it."""
+    def run(budget):
+        np.random.seed(0)
+        model, found = chainer.ChainList(*[L.Linear(64, 64) for _ in range(4)]), []
+        with ooc(policy, budget=budget, min_bytes=0) if budget else chainer.using_config('ooc', None):
+            for number in range(8):
+                h = F.sigmoid(F.relu(model[1](F.relu(model[0](np.random.randn(256, 64).astype(np.float32))))))
+                g = F.tanh(h) * F.exp(-h)
+                if number % 2:
+                    h.array = h.array * np.float32(0.5)
+                loss = F.mean(F.square(F.sigmoid(F.tanh(model[3](F.relu(model[2](F.softplus(h) + g)))))))
+                del h, g
+                model.cleargrads()
+                loss.backward()
+                found.append([parameter.grad for parameter in model.params()])
+        return found
+
+    with pytest.raises(InfeasibleBudgetError) as refused:
+        run(1)
+    chainer_ooc.reset()
+    np.testing.assert_equal(run(int(1.2 * refused.value.floor_bytes)), run(None))
 
 
 def test_batch_in_a_variable_is_readable_as_long_as_the_user_has_it(policy):

@@ -239,6 +239,10 @@ def retained(function: Any, hidden: Sequence[AttributeSlot] | None = None) -> li
         if storage is not None:
             storage.add_slots(OutputSlot(function, index))
         found[storage] = None
+        node = function.outputs[function._output_indexes_to_retain[index]]()
+        # Backward reads what the node has, which the program may have replaced.
+        if node is not None and (array is None or node._data is not array):
+            found[find(node._data) if node._ooc is None else node._ooc.storage] = None
     for owner in owners_of(function):
         for away in (owner._ooc or {}).values():
             found[away.storage] = None
