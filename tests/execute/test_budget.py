@@ -403,3 +403,29 @@ def test_the_budget_holds_where_later_iterations_add_to_gradients(policy):
             nbytes = int(1.02 * error.floor_bytes)
     assert [each.phase for each in found] == ['run'] * 3
     assert all(each.peak_bytes <= each.budget_bytes for each in found)
+
+
+def test_what_could_not_leave_is_tried_again_before_a_map_that_is_made_again_passes_the_budget():
+    """The program had held it: a few such maps are tried again at each shortage, and more were needed here."""
+    def forward():
+        h = x
+        for _ in range(12):
+            h = F.tanh(h)
+        return F.sum(h)
+
+    x = np.ones((64, 64), np.float32)
+    with ooc('keep', min_bytes=0):
+        for _ in range(3):
+            forward().backward()
+        chainer.config.ooc_budget = chainer_ooc.stats().peak_bytes + x.nbytes
+        forward().backward()
+        loss = forward()
+        memory = manager.current().memory
+        while memory.candidates.pop(memory.context.next_use) is not None:
+            pass  # as if something held each of them
+        memory.garbage.note(False)  # the collector has found nothing
+        need_bytes = memory.budget_bytes - memory.near_bytes() + 8 * x.nbytes
+        memory.need(need_bytes)
+        assert memory.fits(need_bytes)
+        loss.backward()
+        assert chainer_ooc.stats().phase == 'run'

@@ -236,8 +236,11 @@ class Room:
             self._make_all(storage.nbytes)
 
     def collect(self, nbytes: int) -> bool:
-        """Makes room by what the program has no more, where it is worth looking for that; whether it did."""
-        return self._collect() and self._memory.make_room(nbytes, thorough=True)
+        """Makes room by what the program has no more, where it is worth looking for that; whether it did.
+
+        Under a plan also by what could not leave before, such as a map that the program held then.
+        """
+        return (self._collect() or self._following.is_certain) and self._memory.make_room(nbytes, thorough=True)
 
     def _make_all(self, nbytes: int) -> bool:
         """Makes room where there is none, by all means there are; False if that does not help."""
