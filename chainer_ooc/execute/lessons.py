@@ -93,7 +93,7 @@ class Lessons:
         graph = self._graphs.add(trace, iteration.recorder.measures)
         graph.is_disturbed = disturbed
         graph.preparing += prepares
-        graph.used.adds_up = not iteration.recorder.measures or iteration.beside.adds_up
+        graph.used.added_to = iteration.beside.added_to if iteration.recorder.measures else None
         iterations = iteration.settings.profile_iterations
         if graph.is_recorded(iterations + 1):
             self._patience.wait()  # it was known, and could not be followed; what is recorded for is to come

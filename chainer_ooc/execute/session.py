@@ -293,7 +293,7 @@ class Session:
             self._end_finished()
             return self._graphs.refusal_under(
                 dataclasses.replace(self.settings, policy=policy),
-                lambda models: self._parameters.standing(models.of(None), 0, models.adds_up), self.memory.has_cut_off)
+                lambda models: self._parameters.standing(models.of(None), 0, models.added_to), self.memory.has_cut_off)
 
     def explain(self, error: MemoryError) -> str | None:
         """What to say of an error outside of functions, if anything."""

@@ -85,3 +85,27 @@ def test_a_floor_counts_gradients_that_stood_in_any_of_the_latest_iterations(pol
                     model(batch).backward()
         chainer_ooc.reset()
     assert refusals == 1
+
+
+@pytest.mark.parametrize('policy', ['keep', 'swap-all'])
+@pytest.mark.parametrize('passes', [1, 3])
+def test_a_floor_counts_zeroed_gradients_once(policy, passes):
+    """They stand when the recorded backward pass begins, which adds to them; they were counted as to come as well."""
+    def train():
+        random, model = np.random.RandomState(0), Layers()
+        optimizer = chainer.optimizers.SGD(1e-3).setup(model)
+        model.cleargrads()
+        for _ in range(3):
+            for parameter in model.params():
+                parameter.grad = np.zeros_like(parameter.array)
+            for _ in range(passes):
+                model(random.rand(20, 200).astype('f4')).backward()
+                yield chainer_ooc.stats().peak_bytes
+            optimizer.update()
+
+    with ooc(policy, budget=1), pytest.raises(InfeasibleBudgetError) as refused:
+        list(train())
+    chainer_ooc.reset()
+    with ooc(policy, budget=int(1.02 * refused.value.floor_bytes)):
+        assert max(train()) >= 0.99 * refused.value.floor_bytes
+        chainer_ooc.reset()

@@ -10,7 +10,7 @@ adds to gradients that stood, sums take their places one after the other.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -36,14 +36,15 @@ class BesideMaps:
         now: what stood at the last `look`.
         scratch_bytes: what lives beside that and the maps, as it was counted last.
         unaccounted_bytes: what the device counted beside all that when the iteration began.
-        adds_up: a backward pass that was recorded has added to own gradients that stood.
+        added_to: the own parameters whose gradients stood when a backward pass began.
     """
 
     def __init__(self, memory: Residency, parameters: Parameters, register: Register, meter: Meter,
                  following: Following):
         self.now = Beside()
         self.scratch_bytes = self.unaccounted_bytes = 0
-        self.adds_up = self._made_what_left = False
+        self.added_to: frozenset[int] = frozenset()
+        self._made_what_left = False
         self._own = register.own
         self._recorder = register.recorder
         self._memory, self._parameters, self._meter, self._following = memory, parameters, meter, following
@@ -109,7 +110,7 @@ class BesideMaps:
         graph = self._following.graph
         lacks_sums = graph is None or not graph.used.adds_up
         stood = self._parameters.gradients(self._own) if recorded or lacks_sums else {}
-        self.adds_up |= bool(stood)
+        self.added_to |= stood.keys()
         if lacks_sums:
             self._to_add = {number: int(each.nbytes) for number, each in stood.items()}
         self._to_be_replaced = [(weakref.ref(each), int(each.nbytes))
@@ -213,12 +214,13 @@ class BesideMaps:
         """Whether the first call was given a parameter."""
         return self._first is not None
 
-    def standing(self, used: Used | None, adds_up: bool, left_bytes: int, gradient_bytes: int) -> Standing:
+    def standing(self, used: Used | None, added_to: Container[int] | None, left_bytes: int, gradient_bytes: int
+                 ) -> Standing:
         """See `Parameters.standing`.
 
         In forward there are `gradient_bytes` that stood when it began, though the program has cleared them by now.
         """
-        standing = self._parameters.standing(used, left_bytes, adds_up)
+        standing = self._parameters.standing(used, left_bytes, added_to)
         cleared_bytes = max(0, gradient_bytes - self._parameters.gradient_bytes())
         return replace(standing, forward_bytes=standing.forward_bytes + cleared_bytes).beside(self.unaccounted_bytes)
 

@@ -161,7 +161,7 @@ class Room:
     def _standing(self, model: int | None, gradient_bytes: int, models: Models) -> Standing:
         """What lives through the iteration beside its maps, if its graph did so with this model before."""
         self.look_at_left()
-        return self._beside.standing(models.of(model), models.adds_up, self.left_bytes, gradient_bytes)
+        return self._beside.standing(models.of(model), models.added_to, self.left_bytes, gradient_bytes)
 
     def _unaccounted_bytes(self, budget_bytes: int, label: str, arguments: Forms, first_bytes: int) -> int:
         """What only the device counts, but for the batch; in steps, since each figure needs plans of its own."""

@@ -70,13 +70,19 @@ class Models:
     """What the last iterations of a graph did with parameters, of each model that it has run.
 
     Attributes:
-        adds_up: the graph's recording counts sums of gradients with those that stood, as far as is known.
+        added_to: the parameters whose gradients stood in the graph's recording, which has them and the sums with them;
+            None if that was not measured.
     """
 
     def __init__(self) -> None:
-        self.adds_up = True
+        self.added_to: frozenset[int] | None = None
         self._used: dict[int | None, Used] = {}
         self._stood: dict[int | None, deque[frozenset[int]]] = {}
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether the recording has sums of gradients, as far as is known."""
+        return self.added_to is None or bool(self.added_to)
 
     def of(self, model: int | None) -> Used | None:
         """That of a model, by the number of its first parameter, or else of the one that ran last, if any did.

@@ -112,7 +112,7 @@ class Parameters:
         alive = self.alive()
         return counted(map(array_of, alive)), counted(kept for each in alive for kept in state_of(each.update_rule))
 
-    def standing(self, used: Used | None, left_bytes: int, adds_up: bool = True) -> Standing:
+    def standing(self, used: Used | None, left_bytes: int, added_to: Container[int] | None = None) -> Standing:
         """What lives through an iteration beside its feature maps, as far as it is known when it begins.
 
         Gradients of other parameters than its own stand in backward for certain if they did the last time.
@@ -120,19 +120,22 @@ class Parameters:
         Args:
             used: what the graph did with parameters when it ran last, or None if that is not known.
             left_bytes: what earlier iterations have left.
-            adds_up: see `Models`.
+            added_to: see `Models`.
         """
         beside, certain_bytes, forward_bytes, backward_bytes, most_bytes = self.beside(), 0, 0, 0, 0
         for number, parameter in self._alive():
             gradient = gradient_of(parameter)
-            gradient_bytes = self._nbytes(gradient, None)
+            gradient_bytes, is_recorded = self._nbytes(gradient, None), added_to is not None and number in added_to
             if used is None or number in used.own:
-                if gradient is not None and self.expected.is_unused(parameter):
+                if gradient is not None and self.expected.is_unused(parameter) and not is_recorded:
                     backward_bytes += gradient_bytes
                     most_bytes = max(most_bytes, int(gradient.nbytes))  # a sum is made in near memory
                 if gradient is None and used is not None and number in used.stood:
-                    forward_bytes += self._nbytes(array_of(parameter), None)
-                    most_bytes = max(most_bytes, int(array_of(parameter).nbytes))
+                    forward_bytes += (nbytes := self._nbytes(array_of(parameter), None))
+                    if is_recorded:
+                        backward_bytes -= nbytes
+                    else:
+                        most_bytes = max(most_bytes, int(array_of(parameter).nbytes))
             elif gradient_bytes and number in used.beside:
                 certain_bytes += gradient_bytes
             elif gradient_bytes and number not in used.cleared:
@@ -140,7 +143,7 @@ class Parameters:
             elif number in used.beside:
                 forward_bytes += self._nbytes(array_of(parameter), None)
         forward_bytes += self.expected.nbytes(self.alive(), self._lies_on_file)
-        backward_bytes += 0 if adds_up else most_bytes
+        backward_bytes += 0 if added_to is None else most_bytes
         steady_bytes = beside.steady_bytes + left_bytes
         return Standing(steady_bytes + beside.gradient_bytes, steady_bytes + certain_bytes, left_bytes,
                         forward_bytes, forward_bytes + backward_bytes)
