@@ -718,3 +718,13 @@ def test_what_a_call_has_retained_before_it_was_interrupted_is_watched_again(mem
     memories[0].mend()
     shown.node.data[...] = 0  # through the graph
     assert np.array_equal(output.array, np.tanh(values()))
+
+
+def test_a_step_of_a_function_that_had_not_retained_it_is_no_debt_of_later_ones(memories):
+    """An array that the program puts in the place of what a function has retained, again and again."""
+    storage = stored(memories[0], chainer.Variable(values()))
+    assert storage.note_backward()
+    storage.retain()
+    storage.retain()
+    assert not storage.note_backward()
+    assert storage.note_backward()

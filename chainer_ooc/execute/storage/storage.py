@@ -131,9 +131,12 @@ class Storage(Held):
         self.pending_uses += 1
 
     def note_backward(self) -> bool:
-        """Counts one of these functions less, which has run backward; True if it was the last."""
-        self.pending_uses -= 1
-        return self.pending_uses <= 0
+        """Counts one of these functions less, which has run backward; True if it was the last.
+
+        One may not have retained it: the program has put it in the place of what that retained, or runs backward again.
+        """
+        self.pending_uses = max(0, self.pending_uses - 1)
+        return self.pending_uses == 0
 
     def add_node(self, node: Any) -> None:
         """Adds a variable node, and its Variable; reads of both are noticed from now on."""
