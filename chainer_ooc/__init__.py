@@ -54,16 +54,16 @@ def stats() -> IterationStats | None:
         is_searching: a better plan was still being looked for when the iteration ended.
         gap: by how much the plan may be slower than the best, proven: 0.02 is two percent; None without SciPy.
     """
-    from chainer_ooc.execute import manager
+    from chainer_ooc.execute import sessions
 
-    return manager.stats()
+    return sessions.stats()
 
 
 def plan() -> Plan | None:
     """Returns the plan in force in the calling thread, or None while its graph is still being recorded."""
-    from chainer_ooc.execute import manager
+    from chainer_ooc.execute import sessions
 
-    session = manager.current()
+    session = sessions.current()
     return None if session is None else session.plan()
 
 
@@ -73,9 +73,9 @@ def trace() -> Trace | None:
     Raises:
         ReentryError: called by a signal handler or a finalizer that has interrupted a change of what is in memory.
     """
-    from chainer_ooc.execute import manager
+    from chainer_ooc.execute import sessions
 
-    return manager.trace()
+    return sessions.trace()
 
 
 def last_run() -> Run | None:
@@ -87,9 +87,9 @@ def last_run() -> Run | None:
     when it is asked for, and waits until the device has finished the iteration. None before the first iteration under
     a plan, after one that was recorded or has left its graph, and where `chainer.config.ooc` was set to None.
     """
-    from chainer_ooc.execute import manager
+    from chainer_ooc.execute import sessions
 
-    return manager.last_run()
+    return sessions.last_run()
 
 
 def profile(program: Any, /, *batch: Any, **named: Any) -> Trace:
@@ -152,9 +152,9 @@ def reset(*, unpin: bool = False) -> None:
         RuntimeError: CUDA could not unpin some memory; the rest goes back at the next call.
         ReentryError: called by a signal handler or a finalizer that has interrupted a change of what is in memory.
     """
-    from chainer_ooc.execute import manager
+    from chainer_ooc.execute import sessions
 
-    manager.reset(unpin)
+    sessions.reset(unpin)
 
 
 def policies() -> dict[str, str]:

@@ -3,7 +3,8 @@
 In the order of a forward call and of a backward step, from what Chainer's seams call down to a block's bytes. Each
 folder imports only those below it; its own docstring lists its files::
 
-    manager                 the session of the calling thread and device
+    manager                 what Chainer's seams call, in the order of an iteration
+    sessions                the session of the calling thread and device
     session                 sees iterations begin and end; the lock around what changes
     iteration/              one iteration            before_call   makes room, notes what may be written to
                                                      after_call    registers, follows, lets maps leave

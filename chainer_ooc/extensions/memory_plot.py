@@ -7,7 +7,7 @@ from typing import Any
 
 from chainer import training
 
-from chainer_ooc.execute import manager
+from chainer_ooc.execute import sessions
 from chainer_ooc.report import still
 from chainer_ooc.report.contents import report_of
 from chainer_ooc.report.figure import new_figure
@@ -54,7 +54,7 @@ class MemoryPlot(training.Extension):  # type: ignore[misc]
             self(trainer)
 
     def __call__(self, trainer: Any) -> None:
-        session = manager.current()
+        session = sessions.current()
         run = None if session is None or session.finished is None else session.finished.run
         if run is not None:
             report = report_of(f'iteration {trainer.updater.iteration}', run)

@@ -14,7 +14,7 @@ from typing import Any, TextIO
 import chainer
 from chainer import training
 
-from chainer_ooc.execute import manager
+from chainer_ooc.execute import sessions
 from chainer_ooc.execute.finished import Finished
 from chainer_ooc.execute.tally import IterationStats
 from chainer_ooc.quantities import counted, format_bytes
@@ -118,12 +118,12 @@ class OutOfCore(training.Extension):  # type: ignore[misc]
 
     def initialize(self, trainer: Any) -> None:
         """Notes what was trained before, which is not this training's."""
-        session = manager.current()
+        session = sessions.current()
         self._latest = None if session is None else session.finished
         self._is_set = _is_set()
 
     def __call__(self, trainer: Any) -> None:
-        session = manager.current()  # not `manager.stats`: an updater may set `ooc` for itself alone
+        session = sessions.current()  # not `sessions.stats`: an updater may set `ooc` for itself alone
         if session is None or session.finished is None or session.finished is self._latest:
             return  # nothing ran out-of-core in this update
         self._latest = session.finished

@@ -18,7 +18,7 @@ from typing import Any
 
 from chainer_ooc.classify import policies as known
 from chainer_ooc.errors import InfeasibleBudgetError, ProfileError
-from chainer_ooc.execute import manager
+from chainer_ooc.execute import sessions
 from chainer_ooc.plans.making import floor_of
 from chainer_ooc.problem import problem_of
 from chainer_ooc.profiling.reach import links_of
@@ -69,12 +69,12 @@ def record(training: Training, policy: str) -> Trace:
         ProfileError: nothing was recorded, or something that was changed could not be put back.
     """
     entries = configured(ooc_plan=None, ooc_profile_iterations=RECORDINGS, ooc=policy)
-    with untouched(training.roots, training.is_kept) as rewound, _deaf(), entries, manager.apart():
+    with untouched(training.roots, training.is_kept) as rewound, _deaf(), entries, sessions.apart():
         traces, refusals = [], []
         for _ in range(RECORDINGS):
             with rewound():
                 training.iterate()
-            session = manager.current()
+            session = sessions.current()
             if session is not None:
                 refusals.append(session.refusal(LEAST))
                 traces = [each for each in session.traces() if each.steps]

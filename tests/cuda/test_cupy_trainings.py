@@ -12,7 +12,7 @@ import chainer_ooc
 from chainer_ooc.backends.base import SHARE_OF_FREE
 from chainer_ooc.backends.host import HostBackend
 from chainer_ooc.errors import InfeasibleBudgetError
-from chainer_ooc.execute import manager
+from chainer_ooc.execute import sessions
 from chainer_ooc.execute.iteration.room import SHARE_ENOUGH, UNACCOUNTED_STEPS
 from chainer_ooc.execute.session import Session
 from support.devices import chosen
@@ -46,7 +46,7 @@ def test_the_bits_are_those_of_plain_chainer(on_device, policy, host_limit_bytes
         assert stats.phase == 'run'
         assert (stats.swapped_out_bytes > 0) == (policy not in ('keep', 'pooch'))
         assert stats.peak_bytes >= 3 * MAP_BYTES
-        assert manager.current().memory.backend.name == 'cuda'
+        assert sessions.current().memory.backend.name == 'cuda'
         chainer_ooc.reset()
 
 
@@ -66,7 +66,7 @@ def test_the_limit_of_the_allocator_holds_and_the_bits_stay(on_device, seed):
             gradients(cupy, 4)
             peak_bytes = chainer_ooc.stats().peak_bytes
         with ooc('pooch', budget=peak_bytes - 2 * MAP_BYTES):
-            budget = manager.current().memory.backend._budget
+            budget = sessions.current().memory.backend._budget
             highest = []
             listen(budget, lambda kind, nbytes: highest.append(budget.held_bytes()))
             assert gradients(cupy, 6) == expected(6)
@@ -103,7 +103,7 @@ def test_the_default_budget_is_what_is_taken_and_a_share_of_what_is_free(
             y = loss_of(cupy, Weighed().apply((x, weight))[0] if has_parameters else x)
             y.grad = array_of(cupy, np.ones(SHAPE, 'f4'))
             y.backward()
-            budget = manager.current().memory.backend._budget
+            budget = sessions.current().memory.backend._budget
             left.append(budget.limit_bytes - budget.outside_bytes())
             budgets.append(chainer_ooc.stats().budget_bytes)
             weight.cleargrad()
@@ -223,12 +223,12 @@ def test_what_the_user_reads_or_holds_is_right_whenever_he_looks(on_device):
 def test_a_thread_has_a_session_for_each_device_that_it_trains_on(on_device):
     with on_device(0), ooc('swap-all'):
         gradients(cupy, 2)
-        on_cuda = manager.current()
+        on_cuda = sessions.current()
         with chosen(HostBackend):
             assert gradients(np, 3) == expected(3)
-        on_host = manager.current()
+        on_host = sessions.current()
         assert gradients(cupy, 3) == expected(3)
-        assert manager.current() is on_cuda
+        assert sessions.current() is on_cuda
         assert [each.memory.backend.name for each in (on_cuda, on_host)] == ['cuda', 'host']
         chainer_ooc.reset()
 

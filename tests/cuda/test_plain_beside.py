@@ -8,7 +8,7 @@ import pytest
 
 import chainer_ooc
 from chainer_ooc.errors import DeviceMemoryError
-from chainer_ooc.execute import manager
+from chainer_ooc.execute import sessions
 from chainer_ooc.execute.graphs.graphs import Graphs
 from support.trainings.ooc_training import ooc
 
@@ -45,7 +45,7 @@ def trained_within_twice_the_peak(on_device):
 
 
 def limit_bytes():
-    return manager.current().memory.backend._budget.limit_bytes
+    return sessions.current().memory.backend._budget.limit_bytes
 
 
 def test_with_ooc_unset_the_program_has_all_of_the_device(on_device):
@@ -110,7 +110,7 @@ def test_what_plain_chainer_was_short_of_is_no_matter_of_plans(on_device):
             held = [cupy.empty(budget // 2, 'u1') for _ in range(3)]
         del held
         gradients(cupy, 3)
-        assert manager.current()._graphs.latest().slack_bytes == 0
+        assert sessions.current()._graphs.latest().slack_bytes == 0
         assert chainer_ooc.plan().budget_bytes == budget
 
 
@@ -133,7 +133,7 @@ def test_an_interrupt_while_a_budget_is_worked_out_leaves_no_iteration_in_hand(o
             patch.setattr(Graphs, 'largest_refusal', interrupted)
             with pytest.raises(KeyboardInterrupt):
                 Hog().apply((y,))
-        assert manager.current()._iteration is None
+        assert sessions.current()._iteration is None
         del y
         assert gradients(cupy, 3) == expected(3)
         chainer_ooc.reset()

@@ -14,7 +14,7 @@ import pytest
 
 import chainer_ooc
 from chainer_ooc.backends.cuda import CudaBackend, pages, preparations
-from chainer_ooc.execute import manager
+from chainer_ooc.execute import sessions
 from chainer_ooc.execute.graphs.graph import Graph
 from support import pinning
 from support.combinations import spread
@@ -294,7 +294,7 @@ def test_times_are_asked_for_when_the_device_has_finished(monkeypatch):
         training = Training('residual')
         for _ in range(6):
             training.iterate()
-            recorders.append(manager.current()._iteration.recorder)
+            recorders.append(sessions.current()._iteration.recorder)
         training.finish()
     assert noted
     assert all(recorder is recorders[begun - 2] for begun, recorder in noted)

@@ -7,7 +7,7 @@ import pytest
 
 import chainer_ooc
 from chainer_ooc.errors import InfeasibleBudgetError, LostMapError
-from chainer_ooc.execute import manager
+from chainer_ooc.execute import sessions
 from support.trainings.ooc_training import ooc
 
 pytestmark = pytest.mark.usefixtures('nothing_quiet')
@@ -54,7 +54,7 @@ def backward(model, loss):
 
 
 def make_room():
-    manager.current().memory.spare_at_most(0)
+    sessions.current().memory.spare_at_most(0)
 
 
 def trained(model, x, t):
@@ -84,7 +84,7 @@ def test_what_runs_again_is_counted():
     with ooc('keep'):
         loss, _ = trained(model, *batch())
         backward(model, loss)
-        assert manager.current().memory.tally.recomputed_calls > 5
+        assert sessions.current().memory.tally.recomputed_calls > 5
 
 
 def test_a_map_is_made_by_a_long_chain():
@@ -180,7 +180,7 @@ def test_what_was_refused_is_made_again_once_everything_is_as_it_was():
         changed_parameter(model, x)
         with pytest.raises(LostMapError, match='has changed since'):
             loss.backward()
-        assert all(each.recipe is None for each in manager.current().memory.known())
+        assert all(each.recipe is None for each in sessions.current().memory.known())
         model.c1.W.array[...] = before
         assert backward(model, loss) == expected
 
@@ -235,7 +235,7 @@ def test_what_the_program_wrote_to_before_it_made_room_is_not_made_again_as_it_w
         loss = model(*batch())
         backward(model, loss)
         loss.creator_node.inputs[0].creator_node.inputs[0].data[...] = 0
-        memory = manager.current().memory
+        memory = sessions.current().memory
         for storage in memory.storages():
             memory.drop(storage, may_lose=True)
         make_room()

@@ -11,7 +11,7 @@ import pytest
 import chainer_ooc
 from chainer_ooc.backends.host import arena
 from chainer_ooc.errors import ConfigError, InfeasibleBudgetError, OocError
-from chainer_ooc.execute import manager
+from chainer_ooc.execute import sessions
 from chainer_ooc.execute.memory.residency import Residency
 from support.trainings.ooc_training import (
     POLICIES,
@@ -329,7 +329,7 @@ class Copies(chainer.FunctionNode):
 
     def forward(self, inputs):
         copies = np.concatenate(self.count * inputs)
-        memory = manager.current().memory
+        memory = sessions.current().memory
         self.excess.append(memory.near_bytes() + copies.nbytes - memory.budget_bytes)
         return copies,
 
@@ -420,7 +420,7 @@ def test_what_could_not_leave_is_tried_again_before_a_map_that_is_made_again_pas
         chainer.config.ooc_budget = chainer_ooc.stats().peak_bytes + x.nbytes
         forward().backward()
         loss = forward()
-        memory = manager.current().memory
+        memory = sessions.current().memory
         while memory.candidates.pop(memory.context.next_use) is not None:
             pass  # as if something held each of them
         memory.garbage.note(False)  # the collector has found nothing

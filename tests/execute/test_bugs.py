@@ -15,7 +15,7 @@ from chainer.functions.array.as_strided import AsStrided
 import chainer_ooc
 from chainer_ooc.backends.arrays import layout_of
 from chainer_ooc.errors import InfeasibleBudgetError, LostMapError, SpillError
-from chainer_ooc.execute import manager
+from chainer_ooc.execute import sessions
 from chainer_ooc.execute.functions.prototype import prepare, prepare_afterwards
 from chainer_ooc.execute.storage.slots import AttributeSlot, Away, NodeSlot, OutputSlot, VariableSlot
 from chainer_ooc.execute.storage.storage import Storage
@@ -360,7 +360,7 @@ def test_a_lost_map_is_an_error_that_says_what_to_do():
         for number in range(2):
             loss = model(*batch(number))
             loss.backward()
-        manager.current().memory.spare_at_most(0)
+        sessions.current().memory.spare_at_most(0)
         model.l1.W.array *= 2
         with pytest.raises(LostMapError, match='swap-all'):
             loss.backward()
@@ -493,8 +493,8 @@ def test_what_was_on_its_way_when_a_backward_pass_was_broken_off_goes_with_its_g
                     F.sum(h).backward()
         del h
         chainer_ooc.trace()  # ends the iteration in hand
-        manager.current().memory.abandon_dead()
-        left = manager.current().memory.storages()
+        sessions.current().memory.abandon_dead()
+        left = sessions.current().memory.storages()
     assert len(left) <= 1, left  # six passes have failed
 
 

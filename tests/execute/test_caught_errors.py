@@ -7,7 +7,7 @@ import pytest
 
 import chainer_ooc
 from chainer_ooc.errors import InfeasibleBudgetError
-from chainer_ooc.execute import manager
+from chainer_ooc.execute import sessions
 from support.combinations import spread
 from support.trainings.ooc_training import bits_of, ooc
 
@@ -138,7 +138,7 @@ def test_where_no_graph_is_followed_the_last_one_is_remembered():
     with ooc('swap-all'):
         train(runs_past_the_end, (1,))
         h = F.relu(Network(runs_past_the_end, ()).fc0(np.ones((100, 40), 'f')))
-        iteration = manager.current()._iteration
+        iteration = sessions.current()._iteration
         known = iteration.token.graph
         with pytest.raises(IndexError):
             runs_past_the_end(h)
@@ -155,7 +155,7 @@ def branch(x, function, tries):
         with pytest.raises(IndexError):
             runs_past_the_end(t)
     last = F.get_item(t, 0)
-    graph = manager.current()._iteration.following.graph
+    graph = sessions.current()._iteration.following.graph
     (F.sum(h) * last).backward()
     return graph
 
@@ -209,7 +209,7 @@ def test_a_known_graph_runs_quietly_after_iterations_with_errors():
                     with pytest.raises(IndexError):
                         runs_past_the_end(h)
             F.sum(h).backward()
-            quiet.append(manager.current()._iteration.quiet is not None)
+            quiet.append(sessions.current()._iteration.quiet is not None)
     assert [number for number in range(20, 60) if not quiet[number]] == [20, 21, 30, 31, 40, 41, 50, 51]
 
 
@@ -237,7 +237,7 @@ def test_a_call_of_another_known_graph_that_fails_leaves_the_iteration_quiet():
         for function, bits in zip((F.sigmoid, first_row), expected, strict=True):
             iterate(function)
             assert iterate(function, 2) == bits
-            iteration = manager.current()._iteration
+            iteration = sessions.current()._iteration
             assert iteration.quiet is not None
             assert iteration.following.graph is iteration.quiet.graph
             assert len(iteration.quiet.stepped()) == len(iteration.quiet.graph.trace.calls) == 4

@@ -10,7 +10,7 @@ import pytest
 
 import chainer_ooc
 from chainer_ooc.errors import InfeasibleBudgetError
-from chainer_ooc.execute import manager
+from chainer_ooc.execute import sessions
 from chainer_ooc.execute.graphs.graphs import MANY_GRAPHS, ROOM_FOR_UNKNOWN
 from chainer_ooc.execute.iteration.compared import Compared, Counted
 from chainer_ooc.execute.lessons import RECORDED_OF
@@ -68,12 +68,12 @@ def expected(words, change=None):
 
 def is_counted():
     """Whether the iteration in hand, or the last one, was counted up to now."""
-    return isinstance(manager.current()._iteration.quiet, Counted)
+    return isinstance(sessions.current()._iteration.quiet, Counted)
 
 
 def next_is_recorded():
     """As one of so many unknown graphs is."""
-    manager.current()._patience._passed_over = RECORDED_OF - 1
+    sessions.current()._patience._passed_over = RECORDED_OF - 1
 
 
 def warm(model, first=0):
@@ -149,7 +149,7 @@ def test_one_that_comes_again_is_known_some_day(model):
     words = sentence(1000)
     for _ in range(RECORDED_OF + 3):
         iterate(model, words)
-    assert manager.current().plan() is not None
+    assert sessions.current().plan() is not None
     assert chainer_ooc.stats().predicted_seconds is not None
 
 
@@ -209,8 +209,8 @@ def test_a_function_of_a_kind_that_no_graph_has_is_recorded(model):
         words = sentence(number)
         assert iterate(model, words) == expected(words, convolve)
         assert not is_counted()
-    assert manager.current().plan() is None
-    assert manager.current()._iteration.recorder.measures
+    assert sessions.current().plan() is None
+    assert sessions.current()._iteration.recorder.measures
     iterate(model, sentence(1002))
     assert is_counted()
 
@@ -230,7 +230,7 @@ def test_a_call_that_fails_has_no_iteration_recorded_whatever_its_kind_is(model)
     phases = []
     for number in range(1000, 1020):
         assert iterate(model, sentence(number)) == expected(sentence(number), fails)
-        phases.append(manager.current()._iteration.recorder.measures)
+        phases.append(sessions.current()._iteration.recorder.measures)
     model.change = lambda h: h
     assert not any(phases[3:])
     iterate(model, sentence(1020))
@@ -268,16 +268,16 @@ def test_one_that_is_too_large_goes_on_with_an_account():
 def test_one_that_grows_leaves_room_for_earlier_ones_that_the_program_holds(model):
     """It asked for room beside the account alone, in which the maps of quiet iterations are not."""
     iterate(model, sentence(1000))
-    needs = manager.current()._iteration.following.ample
+    needs = sessions.current()._iteration.following.ample
     with chainer.using_config('ooc_budget', 12 * needs.most_bytes), chainer.using_config('ooc_min_bytes', 0):
-        held = []
-        while sum(each.quiet.maps_bytes for each in manager.current()._quiet_iterations._before) < 5 * needs.most_bytes:
+        held, quiet = [], sessions.current()._quiet_iterations
+        while sum(each.quiet.maps_bytes for each in quiet._before) < 5 * needs.most_bytes:
             held.append(model(sentence(1001 + len(held), batchsize=24, words=2)))
             held[-1].backward()
             assert is_counted()
         large = sentence(2000, batchsize=24, words=18)  # needs some five times as much as the largest
         loss = model(large)
-        assert manager.current()._iteration.was_quiet
+        assert sessions.current()._iteration.was_quiet
         assert not is_counted()
         model.cleargrads()
         loss.backward()
@@ -291,12 +291,12 @@ def test_without_room_for_twice_the_largest_each_is_recorded():
         model = Reader()
         for number in range(WARM_UP):
             iterate(model, sentence(number))
-        most_bytes = max(each.most_bytes for each in manager.current().traces())
-        steady_bytes = manager.current()._parameters.beside().total_bytes
+        most_bytes = max(each.most_bytes for each in sessions.current().traces())
+        steady_bytes = sessions.current()._parameters.beside().total_bytes
     chainer_ooc.reset()
     model = Reader()
     seen = []
-    model.change = lambda h: seen.append(manager.current()._iteration.following.ample) or h
+    model.change = lambda h: seen.append(sessions.current()._iteration.following.ample) or h
     with ooc('pooch', budget=steady_bytes + round(1.2 * ROOM_FOR_UNKNOWN / 2 * most_bytes)):
         for number in range(WARM_UP):
             assert iterate(model, sentence(number)) == expected(sentence(number))
@@ -384,9 +384,9 @@ def test_what_begins_like_a_known_graph_is_counted_too(model):
     for number in range(1001, 1004):
         words = sentence(number, batchsize=8, words=number - 996)
         quiets = []
-        model.change = lambda h, quiets=quiets: quiets.append(manager.current()._iteration.quiet) or h
+        model.change = lambda h, quiets=quiets: quiets.append(sessions.current()._iteration.quiet) or h
         assert iterate(model, words) == expected(words)
-        after = manager.current()._iteration.quiet
+        after = sessions.current()._iteration.quiet
         assert [type(quiets[0]), type(after)] == [Compared, Counted]
         assert len(after.calls.functions) == len(after.stepped()) == 3 * len(words) + 2
 
@@ -426,7 +426,7 @@ def test_where_some_come_again_others_are_counted_all_the_same(model):
     for number in range(1001, 1004):
         words = sentence(1000 if number % 2 else number)
         assert iterate(model, words) == expected(words)
-        assert isinstance(manager.current()._iteration.quiet, Compared if number % 2 else Counted)
+        assert isinstance(sessions.current()._iteration.quiet, Compared if number % 2 else Counted)
 
 
 @pytest.mark.parametrize('line', range(1, 12_000, 1_100))

@@ -11,7 +11,7 @@ import pytest
 
 import chainer_ooc
 from chainer_ooc.errors import InfeasibleBudgetError
-from chainer_ooc.execute import manager
+from chainer_ooc.execute import sessions
 from support.trainings.ooc_training import Training, ooc
 
 
@@ -191,7 +191,7 @@ def test_a_floor_counts_what_iterations_have_left_that_ran_quietly(every):
     with ooc('keep', min_bytes=10**6):
         for number in range(24):
             iterate(number, 1 + number % 4)
-        assert manager.current()._iteration.quiet is not None
+        assert sessions.current()._iteration.quiet is not None
         nbytes = 1
         for number in range(24, 48):
             with chainer.using_config('ooc_budget', nbytes):

@@ -9,7 +9,7 @@ from chainer import _ooc
 
 import chainer_ooc
 from chainer_ooc.errors import InfeasibleBudgetError
-from chainer_ooc.execute import manager
+from chainer_ooc.execute import sessions
 from chainer_ooc.execute.recording.expected import to_come_bytes
 from support.trainings.ooc_training import Training, ooc
 
@@ -103,7 +103,7 @@ def exchange(model, seconds, monkeypatch):
         now[0] += seconds
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(manager.current().finished._tally.device), 'timestamp', lambda self: now[0])
+        patch.setattr(type(sessions.current().finished._tally.device), 'timestamp', lambda self: now[0])
         _ooc.exchange(run, model, True)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import chainer_ooc
 from chainer_ooc.errors import InfeasibleBudgetError
-from chainer_ooc.execute import manager
+from chainer_ooc.execute import sessions
 from chainer_ooc.execute.memory.budget import MOST_LEFT_OUT, Garbage
 from chainer_ooc.execute.memory.residency import Residency
 from support.trainings.ooc_training import ooc
@@ -232,7 +232,7 @@ def test_what_earlier_iterations_have_left_counts_as_long_as_it_is_there():
         del first
         h = model[0](np.ones((200, WIDTH), 'f'))
         h = F.tanh(h)
-        room = manager.current()._iteration.room
+        room = sessions.current()._iteration.room
         before_bytes = room.left_bytes
         room.look_at_left()
         assert room.left_bytes == before_bytes >= held.base.nbytes

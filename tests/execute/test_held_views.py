@@ -10,7 +10,7 @@ import pytest
 
 import chainer_ooc
 from chainer_ooc.errors import InfeasibleBudgetError
-from chainer_ooc.execute import manager
+from chainer_ooc.execute import sessions
 from chainer_ooc.execute.storage.states import State
 from support.combinations import spread
 from support.trainings.accounts import checked_accounts
@@ -135,7 +135,7 @@ def spare():
             loss = F.sum(loss)
             weight.cleargrad()
             loss.backward()
-        found = [each for each in manager.current().memory.known() if each.state is State.SPARE]
+        found = [each for each in sessions.current().memory.known() if each.state is State.SPARE]
         assert len(found) == 6
         yield found
     del loss, weight
@@ -143,7 +143,7 @@ def spare():
 
 @pytest.mark.usefixtures('nothing_quiet')
 def test_what_yields_and_is_held_leaves_no_room(spare):
-    memory = manager.current().memory
+    memory = sessions.current().memory
     held = [each.root() for each in spare]
     room_bytes = memory.budget_bytes - memory.near_bytes() - len(held) * MAP_BYTES
     assert memory.make_room(room_bytes)
@@ -153,7 +153,7 @@ def test_what_yields_and_is_held_leaves_no_room(spare):
 
 @pytest.mark.usefixtures('nothing_quiet')
 def test_pages_that_are_kept_for_all_arrays_give_way_to_spare_maps(spare, monkeypatch):
-    memory, kept = manager.current().memory, []
+    memory, kept = sessions.current().memory, []
     spare_bytes = memory.bytes_of('spare')
     left_bytes = memory.budget_bytes - memory.near_bytes()
     monkeypatch.setattr(memory.backend, 'keep_at_most', kept.append)
@@ -165,7 +165,7 @@ def test_pages_that_are_kept_for_all_arrays_give_way_to_spare_maps(spare, monkey
 
 @pytest.mark.usefixtures('nothing_quiet')
 def test_what_yields_and_is_held_leaves_less_for_what_is_kept(spare, monkeypatch):
-    memory = manager.current().memory
+    memory = sessions.current().memory
     held, kept = [each.root() for each in spare], []
     monkeypatch.setattr(memory.backend, 'keep_at_most', kept.append)
     left_bytes = memory.budget_bytes - memory.near_bytes()

@@ -13,7 +13,7 @@ from chainer.function_hooks import TimerHook
 
 import chainer_ooc
 from chainer_ooc.errors import SpillError
-from chainer_ooc.execute import manager
+from chainer_ooc.execute import sessions
 from chainer_ooc.execute.storage.account import Account
 from support.trainings.ooc_training import POLICIES, SWAPPING, Training, assert_same_bits, ooc, plain, train
 
@@ -55,18 +55,18 @@ def test_what_trains_apart_and_cannot_be_closed_is_closed_by_a_reset(monkeypatch
         raise SpillError('the disk is full')
 
     def train_apart():
-        with monkeypatch.context() as patched, manager.apart():
+        with monkeypatch.context() as patched, sessions.apart():
             Training('residual').iterate()
-            patched.setattr(manager.current(), 'close', refuse)
-            apart.append(manager.current())
+            patched.setattr(sessions.current(), 'close', refuse)
+            apart.append(sessions.current())
 
     apart = []
     with ooc('swap-all'):
         Training('residual').iterate()
-        outer = manager.current()
+        outer = sessions.current()
         with pytest.raises(SpillError):
             train_apart()
-        assert manager.current() is outer
+        assert sessions.current() is outer
         assert not (apart[0].memory.closed or outer.memory.closed)
         chainer_ooc.reset()
         assert apart[0].memory.closed and outer.memory.closed

@@ -7,7 +7,7 @@ import pytest
 
 import chainer_ooc
 from chainer_ooc.errors import InfeasibleBudgetError, LostMapError
-from chainer_ooc.execute import manager
+from chainer_ooc.execute import sessions
 from chainer_ooc.execute.graphs.graph import Graph
 from support.trainings.ooc_training import ooc
 
@@ -41,7 +41,7 @@ def test_maps_that_a_later_backward_reads_are_known_by_the_trace():
     with ooc('keep'):
         for number in range(2):
             iterate(model, number)
-            graphs = chainer_ooc.execute.manager.current()._graphs._graphs.values()
+            graphs = chainer_ooc.execute.sessions.current()._graphs._graphs.values()
             first = next(each for each in graphs if each.trace.calls[0].label == 'Convolution2DFunction')
             assert any(each.reused for each in first.trace.maps)
 
@@ -108,7 +108,7 @@ def test_what_a_plan_is_made_with_is_no_scratch_of_the_iteration_in_which_it_is_
             patch.setattr(Graph, 'orders_for', orders_for)
             for layers in (new, one) * 4:  # seems to be one, then the other, and is recorded at last
                 run(layers)
-        traces = {len(each.calls): each for each in chainer_ooc.execute.manager.current().traces()}
+        traces = {len(each.calls): each for each in chainer_ooc.execute.sessions.current().traces()}
     assert max(traces[5].computing_bytes) < 10**6
 
 
@@ -201,7 +201,7 @@ def test_what_a_backward_pass_reads_again_is_learnt_at_once(monkeypatch):
                 for _ in range(100):
                     h = F.sin(h)
                 F.sum(h).backward()
-    assert any(each.reused for trace in chainer_ooc.execute.manager.current().traces() for each in trace.maps)
+    assert any(each.reused for trace in chainer_ooc.execute.sessions.current().traces() for each in trace.maps)
     assert len(learnt) < 40
 
 
@@ -211,7 +211,7 @@ def test_an_interrupt_while_a_graph_learns_has_it_learn_once_more(monkeypatch):
     with ooc('keep'):
         for _ in range(3):
             F.sum(F.tanh(model(np.ones((2, 3, 6, 6), 'f')))).backward()
-        graph = chainer_ooc.execute.manager.current()._graphs.latest()
+        graph = chainer_ooc.execute.sessions.current()._graphs.latest()
         number = next(each.id for each in graph.trace.maps if not each.reused)
         with monkeypatch.context() as patch:
             patch.setattr('chainer_ooc.execute.graphs.graph.written_with', interrupt)
@@ -247,7 +247,7 @@ def test_a_graph_that_was_missed_is_recorded_though_known_ones_come_first():
                 continue
             done += 1
             over.append(chainer_ooc.stats().peak_bytes > chainer.config.ooc_budget)
-        assert not manager.current()._graphs._missed
+        assert not sessions.current()._graphs._missed
     assert not any(over[-8:])
 
 

@@ -16,7 +16,7 @@ from chainer_ooc import config
 from chainer_ooc.classify import policies
 from chainer_ooc.classify.policies import Policy
 from chainer_ooc.errors import InfeasibleBudgetError, LostMapError
-from chainer_ooc.execute import manager
+from chainer_ooc.execute import sessions
 from chainer_ooc.execute.graphs.following import Following
 from chainer_ooc.execute.graphs.graphs import Graphs
 from chainer_ooc.execute.memory import budget
@@ -88,7 +88,7 @@ def _plain(order, is_wide):
 
 def iteration():
     """The one in hand, or the last one."""
-    return manager.current()._iteration
+    return sessions.current()._iteration
 
 
 def length_followed():
@@ -301,7 +301,7 @@ def test_the_graph_that_an_iteration_turned_out_to_be_learns_what_is_read_later(
             node = h.node if number == 1 else node
         del h
         loss.backward()
-        memory = manager.current().memory
+        memory = sessions.current().memory
         memory.spare_at_most(0)  # something else needs the room
         return node.data is not None if reads else None
 
@@ -375,7 +375,7 @@ def test_a_graph_that_parted_before_is_not_taken_for_what_is_like_it_again(polic
     with ooc(policy, min_bytes=min_bytes):
         for functions in (first, second) * 4:
             learn(*functions)
-            assert len(manager.current().traces()) <= 2
+            assert len(sessions.current().traces()) <= 2
         learn(*first)
         assert learn(*third) == want
         assert iteration().following.graph is None and iteration().quiet is None
@@ -499,7 +499,7 @@ def test_the_same_calls_whose_steps_run_in_another_order_are_another_graph(polic
     phases = []
     with ooc(policy, min_bytes=min_bytes):
         found = train(lambda: phases.append(chainer_ooc.stats().phase))
-        orders = {tuple(each.call for each in trace.steps) for trace in manager.current().traces()
+        orders = {tuple(each.call for each in trace.steps) for trace in sessions.current().traces()
                   if len(trace.calls) > 60}
     assert phases[15:] == ['run'] * 12
     assert len(orders) == 2
@@ -511,7 +511,7 @@ def test_another_order_of_steps_is_looked_for_among_those_that_began_alike():
     """Not where a step is like the one that runs, and one before it was not."""
     with ooc('swap-all'):
         TwoCells().learn(3)
-        trace, = manager.current().traces()
+        trace, = sessions.current().traces()
     first, second, third, *others = trace.steps
 
     def added(*calls):

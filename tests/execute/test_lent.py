@@ -14,7 +14,7 @@ import pytest
 import chainer_ooc
 from chainer_ooc.backends.owned import RoomMakers
 from chainer_ooc.errors import InfeasibleBudgetError
-from chainer_ooc.execute import manager
+from chainer_ooc.execute import sessions
 from chainer_ooc.execute.session import Session
 from chainer_ooc.trace import Trace
 from support.trainings.ooc_training import bits_of, ooc
@@ -42,7 +42,7 @@ class Training:
 
 
 def lent():
-    return [each for thread, each in manager._current.items() if each.owner is not thread]
+    return [each for thread, each in sessions._current.items() if each.owner is not thread]
 
 
 def at_once(call, *given):
@@ -124,12 +124,12 @@ def test_a_thread_that_trains_too_has_its_own_session_back_afterwards(in_pool):
     expected = run()
     in_pool(set_entries, 'swap-all', None)
     assert in_pool(run) == expected
-    own = in_pool(manager.current)
+    own = in_pool(sessions.current)
     with ooc('pooch'):
         assert run(backward=in_pool) == expected
         assert chainer_ooc.stats().policy == 'pooch'
         assert chainer_ooc.stats().phase == 'run'
-    assert in_pool(manager.current) is own
+    assert in_pool(sessions.current) is own
     assert in_pool(run) == expected
     assert in_pool(chainer_ooc.stats).policy == 'swap-all'
     chainer_ooc.reset()
@@ -242,15 +242,15 @@ def test_what_an_interrupt_has_left_of_a_lent_pass_is_no_more(in_pool):
     expected = run()
     with ooc('swap-all'):
         assert run(backward=in_pool) == expected
-        own = manager.current()
+        own = sessions.current()
         borrower = in_pool(threading.current_thread)
-        own.passing, manager._current[borrower] = borrower, own
+        own.passing, sessions._current[borrower] = borrower, own
         assert run(backward=in_pool) == expected
         assert chainer_ooc.stats().phase == 'run'
-        manager._current[borrower] = own
-        assert in_pool(manager.current) is None
+        sessions._current[borrower] = own
+        assert in_pool(sessions.current) is None
         assert not lent()
-        manager._current[borrower] = own
+        sessions._current[borrower] = own
     chainer_ooc.reset()
     assert not lent()
 
@@ -354,7 +354,7 @@ def test_no_session_is_lent_in_the_midst_of_a_forward_call(policy, in_pool):
     expected = train()
     with ooc(policy):
         assert train() == expected
-        for each in manager.current().traces():
+        for each in sessions.current().traces():
             assert [step.position for step in each.steps] == [*range(len(each.calls), each.positions)]
             assert Trace.from_json(each.to_json()) == each
 
@@ -394,7 +394,7 @@ def test_a_step_is_never_one_of_the_iteration_that_the_owner_has_begun_meanwhile
         monkeypatch.setattr(Session, 'step', lambda *given: switch.step(*given))
         error, beside = switch.run(loss.backward)
         assert error is None
-        iteration = manager.current()._iteration
+        iteration = sessions.current()._iteration
         assert not iteration.finished
         assert not iteration._in_backward
         assert not iteration.recorder.steps
@@ -421,11 +421,11 @@ def test_an_error_of_a_pass_leaves_what_the_owner_has_begun_meanwhile(policy, mo
             session, thread, functools.partial(fails_then, run), arguments))
         error, beside = switch.run(loss.backward)
         assert isinstance(error, FailsError)
-        assert manager.current()._iteration is not None
+        assert sessions.current()._iteration is not None
         monkeypatch.undo()
         beside.backward()
         assert chainer_ooc.stats().policy == policy
-        assert manager.current().finished is not None
+        assert sessions.current().finished is not None
 
 
 @pytest.mark.parametrize('policy', ['keep', 'swap-all', 'pooch'])
@@ -443,7 +443,7 @@ def test_a_thread_that_only_runs_backward_passes_has_no_session(policy, in_pool,
             beside = switch.act()
             switch.acted.set()
             ended.result()
-            assert [thread for thread, _ in manager._sessions] == [threading.main_thread()]
+            assert [thread for thread, _ in sessions._sessions] == [threading.main_thread()]
         del beside
 
 
@@ -453,7 +453,7 @@ def test_the_session_of_a_thread_that_has_ended_is_not_closed_in_the_midst_of_a_
         thread = threading.Thread(target=lambda: (set_entries('keep', None), losses.append(training.forward(0))))
         thread.start()
         thread.join()
-        lent, = manager._sessions.values()
+        lent, = sessions._sessions.values()
 
         class TrainsBeside(chainer.FunctionHook):
             name = 'TrainsBeside'
@@ -479,13 +479,13 @@ def test_what_is_lent_is_for_arrays_of_its_device_alone(in_pool, monkeypatch):
         name = 'LooksElsewhere'
 
         def backward_preprocess(self, function, inputs, gradients):
-            assert manager._session('host') is manager._session(None) is own
+            assert sessions.session_for('host') is sessions.session_for(None) is own
             with pytest.raises(Asked, match='cuda'):
-                manager._session('cuda')
+                sessions.session_for('cuda')
 
     with ooc('swap-all'):
-        loss, own = Training().forward(0), manager.current()
-        monkeypatch.setattr(manager, 'choose', ask)
+        loss, own = Training().forward(0), sessions.current()
+        monkeypatch.setattr(sessions, 'choose', ask)
 
         def passes():
             with LooksElsewhere():

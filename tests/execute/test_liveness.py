@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import chainer_ooc
-from chainer_ooc.execute import manager
+from chainer_ooc.execute import sessions
 from support.trainings.ooc_training import POLICIES, ooc
 
 LAYERS = 8
@@ -67,7 +67,7 @@ class Alive(chainer.FunctionHook):
 
     def count(self):
         if self.is_short:
-            manager.current().memory.spare_at_most(0)
+            sessions.current().memory.spare_at_most(0)
         self.counts.append(sum(each() is not None for each in self.references))
 
 

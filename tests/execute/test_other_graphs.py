@@ -15,7 +15,7 @@ import chainer_ooc
 from chainer_ooc.backends.host import meter
 from chainer_ooc.backends.host.measure import SAMPLE_BYTES
 from chainer_ooc.errors import InfeasibleBudgetError
-from chainer_ooc.execute import manager
+from chainer_ooc.execute import sessions
 from chainer_ooc.execute.graphs import graphs
 from chainer_ooc.execute.graphs.graph import Graph
 from support import resident
@@ -556,8 +556,8 @@ def test_many_iterations_of_changing_shapes_grow_nothing(policy, iterations, ver
             del loss
             if number in (300, iterations):
                 model(*vectors(0), 0)  # ends the last iteration
-                manager.current().memory.finish_swap_outs()  # what leaves still holds its iteration
-                manager.current().memory.backend.trim()  # pages for the most that was in use, whenever that was
+                sessions.current().memory.finish_swap_outs()  # what leaves still holds its iteration
+                sessions.current().memory.backend.trim()  # pages for the most that was in use, whenever that was
                 marks.append(standing())
     for what in ('descriptors', 'threads'):
         assert marks[1][what] == marks[0][what], what

@@ -16,7 +16,7 @@ import chainer_ooc
 from chainer_ooc.backends.host import arena
 from chainer_ooc.backends.host.backend import HostBackend
 from chainer_ooc.errors import ConfigError, InfeasibleBudgetError, SpillError
-from chainer_ooc.execute import manager, on_file
+from chainer_ooc.execute import on_file, sessions
 from support.forked import forked
 from support.trainings.ooc_training import bits_of, ooc
 
@@ -90,7 +90,7 @@ def train(make_optimizer=optimizers.MomentumSGD, added=(), *, is_plain=False, po
 
 
 def lie_on_file(arrays):
-    blocks = manager.current().memory.backend.file_backed
+    blocks = sessions.current().memory.backend.file_backed
     return [blocks.is_backed(each) for each in arrays]
 
 
@@ -425,7 +425,7 @@ def test_where_there_is_no_memory_to_close_training_goes_on(monkeypatch):
     model, optimizer = made()
     with ooc('swap-all', parameters='file'):
         bits = learn(model, optimizer, range(2))
-        library = manager.current().on_file._blocks._library
+        library = sessions.current().on_file._blocks._library
         with monkeypatch.context() as context:
             context.setattr(library, 'file_backed_unback', lambda owner: 12)
             with pytest.raises(MemoryError, match='lies on the spill file'):
@@ -553,11 +553,11 @@ def test_a_full_disk_is_told_of_and_training_goes_on(monkeypatch):
         bits = learn(model, optimizer, range(2))
         with monkeypatch.context() as context:
             context.setattr(HostBackend, '_write_whole', fail)
-            manager.current().on_file._blocks._write = lambda source: fail(None, source)
+            sessions.current().on_file._blocks._write = lambda source: fail(None, source)
             state = np.random.get_state()
             with pytest.raises(SpillError, match='no space left'):
                 learn(model, optimizer, [2])
-        manager.current().on_file._blocks._write = manager.current().memory.backend._write_whole
+        sessions.current().on_file._blocks._write = sessions.current().memory.backend._write_whole
         np.random.set_state(state)
         bits.update(learn(model, optimizer, [2, 3]))
     assert_equal(bits, train(is_plain=True))
@@ -572,7 +572,7 @@ def test_a_disk_that_is_full_in_the_first_update_leaves_no_parameter_behind(monk
     update, writes = optimizer.update, []
 
     def update_on_a_full_disk():
-        blocks = manager.current().on_file._blocks
+        blocks = sessions.current().on_file._blocks
         writes.append((blocks, blocks._write))
         blocks._write = fail
         update()

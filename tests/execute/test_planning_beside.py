@@ -20,7 +20,7 @@ from chainer_ooc.classify.policies import keep, swap_all
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.classify.search import evaluate
 from chainer_ooc.errors import InfeasibleBudgetError, SpillError
-from chainer_ooc.execute import manager
+from chainer_ooc.execute import sessions
 from chainer_ooc.execute.graphs import planner
 from chainer_ooc.execute.graphs.planner import Planner
 from chainer_ooc.execute.graphs.times import Times
@@ -81,7 +81,7 @@ def until(condition):
 
 
 def planner_in_use():
-    return manager.current()._graphs.planner
+    return sessions.current()._graphs.planner
 
 
 def until_it_has_ended():
@@ -121,7 +121,7 @@ def test_known_iterations_become_quiet_under_the_better_plan(two_stages):
         two_stages.may_end.set()
         until_it_has_ended()
         training.iterate(4)
-        assert manager.current()._iteration.quiet is not None
+        assert sessions.current()._iteration.quiet is not None
     assert_same_bits(training.finish(), plain(NETWORK, 6))
 
 
@@ -159,7 +159,7 @@ def test_while_an_iteration_is_recorded_the_search_rests(two_stages):
         looks = two_stages.looks
         time.sleep(0.05)
         loss.backward()
-        assert manager.current()._iteration.recorder.measures
+        assert sessions.current()._iteration.recorder.measures
         assert two_stages.looks == looks
         other.iterate(2)
         training.iterate()
@@ -172,7 +172,7 @@ def test_a_recording_beside_a_search_that_does_not_rest_is_in_doubt(two_stages, 
         training = Training(NETWORK)
         training.iterate()
         chainer_ooc.trace()
-        assert manager.current()._graphs.latest().is_disturbed
+        assert sessions.current()._graphs.latest().is_disturbed
 
 
 def test_so_is_one_beside_a_search_of_a_closed_session_that_is_not_over_yet(two_stages, monkeypatch):
@@ -198,7 +198,7 @@ def test_so_is_one_beside_a_search_of_a_closed_session_that_is_not_over_yet(two_
         with ooc('keep'):
             Training(NETWORK).iterate()
             chainer_ooc.trace()
-            found.append(manager.current()._graphs.latest().is_disturbed)
+            found.append(sessions.current()._graphs.latest().is_disturbed)
             chainer_ooc.reset()
         two_stages.may_end.set()
         until(lambda thread=thread: not thread.is_alive())
@@ -322,7 +322,7 @@ def test_a_far_memory_that_is_too_small_for_the_better_plan_leaves_the_first(two
     with ooc('two-stages'):
         training = Training(NETWORK)
         training.iterate(2)
-        graph = manager.current()._graphs.latest()
+        graph = sessions.current()._graphs.latest()
         plan = graph.plan
         _, search = graph._search
         search.plan = dataclasses.replace(plan, seconds=plan.seconds / 2, verdicts=everything(graph.trace, 1))
@@ -352,7 +352,7 @@ def test_a_plan_that_is_made_anew_ends_the_search_for_the_old_one(two_stages):
     with ooc('two-stages'):
         training = Training(NETWORK)
         training.iterate(2)
-        graph = manager.current()._graphs.latest()
+        graph = sessions.current()._graphs.latest()
         _, search = graph._search
         until(lambda: two_stages.looks > 0)
         graph._forget_orders()

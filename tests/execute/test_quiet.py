@@ -10,7 +10,7 @@ import pytest
 
 import chainer_ooc
 import chainer_ooc.errors
-from chainer_ooc.execute import manager
+from chainer_ooc.execute import sessions
 from chainer_ooc.execute.iteration import quiet
 from chainer_ooc.execute.storage.account import Account, find
 from support.combinations import spread
@@ -25,7 +25,7 @@ BATCH = np.linspace(-1, 1, 16 * UNITS, dtype=np.float32).reshape(16, UNITS)
 
 def is_quiet():
     """Whether the iteration in hand, or the last one, has run quietly up to now."""
-    return manager.current()._iteration.quiet is not None
+    return sessions.current()._iteration.quiet is not None
 
 
 class Chain(chainer.Chain):
@@ -120,10 +120,10 @@ def test_what_has_ended_quietly_is_not_in_the_recording_that_follows(keeps_loss)
         if not keeps_loss:
             del loss
         iterate(other)
-        iteration = manager.current()._iteration
+        iteration = sessions.current()._iteration
         assert iteration.recorder.measures
         assert not any(each.other_bytes for each in iteration.recorder.calls)
-        assert manager.current().memory.context.on_exposed.__self__ is iteration
+        assert sessions.current().memory.context.on_exposed.__self__ is iteration
 
 
 CHANGES = {
@@ -166,7 +166,7 @@ def test_another_model_of_the_same_graph_is_no_other_graph(policy, made):
         other, recorded = made(model), []
         for _ in range(4):
             iterate(other)
-            recorded.append(manager.current()._iteration.recorder.measures)
+            recorded.append(sessions.current()._iteration.recorder.measures)
         assert recorded == [False] * 4
         assert policy == 'swap-all' or is_quiet()
 
@@ -180,8 +180,8 @@ def test_what_a_quiet_iteration_has_left_stands_in_the_next_one(model):
     assert is_quiet()
     iterate(Chain())  # whose parameters are not known, so that it is not quiet
     assert not is_quiet()
-    manager.current().traces()
-    left_bytes = manager.current()._graphs.latest().left_bytes
+    sessions.current().traces()
+    left_bytes = sessions.current()._graphs.latest().left_bytes
     assert held[0].nbytes <= left_bytes < held[0].nbytes + BATCH.nbytes
 
 
@@ -191,7 +191,7 @@ def recorded_and_unknown(numbers, is_other):
     for number in numbers:
         model.change = {7: lambda h: F.sigmoid(F.reshape(h, (-1,)))} if is_other(number) else {}
         iterate(model)
-        iteration = manager.current()._iteration
+        iteration = sessions.current()._iteration
         recorded.append(iteration.recorder.measures)
         unknown.append(iteration.following.graph is None)
     return recorded, unknown
@@ -239,7 +239,7 @@ def test_another_batch_in_place_of_one_that_was_given_before_is_another_graph():
 
     def multiplied():
         """The maps that are multiplied in the graph that was followed; whether quietly."""
-        iteration = manager.current()._iteration
+        iteration = sessions.current()._iteration
         return iteration.following.graph.trace.calls[1].inputs, iteration.quiet is not None
 
     want = run(False), run(True)
@@ -268,7 +268,7 @@ def test_an_exception_in_backward_ends_it_for_what_is_registered_later(model):
         loss.backward()
     with chainer.using_config('ooc', 'swap-all'):
         F.tanh(chainer.Variable(BATCH))
-        assert manager.current().memory.deferred is None
+        assert sessions.current().memory.deferred is None
 
 
 def test_inputs_that_change_places_are_another_graph():
@@ -310,7 +310,7 @@ def test_a_graph_with_new_parameters_each_time_is_always_taken_note_of(model):
     for number in range(60):
         model.change = {8: CHANGES['parameter']} if number % 3 == 2 else {}
         assert iterate(model) == (other if model.change else want)
-        iteration = manager.current()._iteration
+        iteration = sessions.current()._iteration
         ran.append((iteration.quiet is not None, iteration.recorder.measures, iteration.following.graph is None))
     assert sum(is_unknown for _, _, is_unknown in ran) <= 3
     assert ran[-30:] == [(False, False, False)] * 30
@@ -347,7 +347,7 @@ def test_what_the_device_has_no_room_for_leaves(monkeypatch, policy, where, numb
 
         def press(way):
             if way == where:
-                iteration = manager.current()._iteration
+                iteration = sessions.current()._iteration
                 iteration.room._relieve(10**9)
                 assert iteration.quiet is None
 
@@ -361,7 +361,7 @@ def test_what_the_device_has_no_room_for_leaves(monkeypatch, policy, where, numb
 def account_is_true():
     """Whether each map that is near and whose storage is known counts once."""
     blocks = [each for each in Account._blocks.values() if each.root() is not None and each.kind == 'maps']
-    return manager.current().memory.bytes_of('maps') == sum(each.nbytes for each in blocks)
+    return sessions.current().memory.bytes_of('maps') == sum(each.nbytes for each in blocks)
 
 
 def test_what_earlier_iterations_left_counts_when_a_budget_is_short(model):

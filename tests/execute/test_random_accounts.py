@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 import chainer_ooc
 from chainer_ooc.errors import InfeasibleBudgetError, LostMapError
-from chainer_ooc.execute import manager
+from chainer_ooc.execute import manager, sessions
 from chainer_ooc.execute.graphs.graphs import Graphs
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.recording.recorder import forms
@@ -64,7 +64,7 @@ class Floors:
             except InfeasibleBudgetError as error:
                 if error.budget_bytes != self.nbytes or np.random.get_state()[2] != state:
                     raise AssertionError('another budget was refused, or a number was drawn before') from error
-                graphs = manager.current()._graphs
+                graphs = sessions.current()._graphs
                 refused = graphs.beginning_with(name_of(function), forms([array_of(each) for each in inputs]))
                 if refused and self.identity(refused[0]) in self.known:
                     self.broken.append((self.nbytes, error.floor_bytes, error.where))

@@ -13,7 +13,7 @@ import chainer_ooc
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.host.arrays import COLUMNS
 from chainer_ooc.errors import InfeasibleBudgetError, LostMapError, RecomputeMismatchError
-from chainer_ooc.execute import manager
+from chainer_ooc.execute import sessions
 from chainer_ooc.execute.functions import prototype
 from chainer_ooc.problem import Verdict, can_recompute
 from support.combinations import spread
@@ -486,7 +486,7 @@ def test_what_a_variable_shows_keeps_what_it_was_made_from_no_longer_than_the_it
     with ooc('recompute-all'):
         for _ in range(3):
             iterate(False)
-        memory = manager.current().memory
+        memory = sessions.current().memory
         before = memory.known()
         h, = iterate(True)
         shown, = (each for each in memory.known() if each not in before and each.recipe is not None and each.is_shown())

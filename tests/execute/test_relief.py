@@ -11,7 +11,7 @@ import pytest
 import chainer_ooc
 from chainer_ooc.backends.host import HostBackend
 from chainer_ooc.errors import DeviceMemoryError, InfeasibleBudgetError
-from chainer_ooc.execute import manager
+from chainer_ooc.execute import sessions
 from chainer_ooc.execute.storage.states import State
 from support.devices import chosen
 from support.trainings.ooc_training import ooc
@@ -69,7 +69,7 @@ def loss_of(device, missing_bytes=0, act=None):
 
 
 def states():
-    return [each.state for each in manager.current().memory.known() if each.nbytes == MAP_BYTES]
+    return [each.state for each in sessions.current().memory.known() if each.nbytes == MAP_BYTES]
 
 
 def gradient_bits(device, **hunger):
@@ -92,7 +92,7 @@ def test_an_input_of_the_running_function_never_leaves(device):
         seen = []
 
         def look():
-            seen.extend(each.state for each in manager.current().memory.pinned)
+            seen.extend(each.state for each in sessions.current().memory.pinned)
 
         gradient_bits(device, missing_bytes=1000 * MAP_BYTES, act=look)
     assert seen == [State.RESIDENT]
@@ -118,7 +118,7 @@ def test_a_plan_leaves_alone_what_was_missing_under_it(device, when):
     with ooc('swap-opt', budget=budget):
         for _ in range(3):
             gradient_bits(device)
-        graph = manager.current()._graphs.latest()
+        graph = sessions.current()._graphs.latest()
         assert (graph.slack_bytes, chainer_ooc.plan().peak_bytes > budget - MAP_BYTES // 2) == (0, True)
         device().taken_bytes = MAP_BYTES // 2 if when == 'before a call' else 0
         for _ in range(2):
@@ -137,7 +137,7 @@ def test_a_shortage_that_comes_again_at_least_doubles_what_plans_leave_alone(dev
             for _ in range(2):
                 gradient_bits(device, missing_bytes=missing_bytes)
             gradient_bits(device)
-            slack.append(manager.current()._graphs.latest().slack_bytes)
+            slack.append(sessions.current()._graphs.latest().slack_bytes)
     assert slack == [MAP_BYTES, 2 * MAP_BYTES, 5 * MAP_BYTES]
 
 
@@ -148,7 +148,7 @@ def test_a_plan_that_cannot_leave_so_much_alone_is_made_all_the_same(device):
         for _ in range(2):
             gradient_bits(device, missing_bytes=1000 * MAP_BYTES)
         gradient_bits(device)
-        assert manager.current()._graphs.latest().slack_bytes == 1000 * MAP_BYTES
+        assert sessions.current()._graphs.latest().slack_bytes == 1000 * MAP_BYTES
         assert chainer_ooc.stats().phase == 'run'
 
 
@@ -157,7 +157,7 @@ def test_the_first_iteration_under_a_plan_tells_nothing(device):
         gradient_bits(device)
         gradient_bits(device, missing_bytes=MAP_BYTES)
         gradient_bits(device)
-        assert manager.current()._graphs.latest().slack_bytes == 0
+        assert sessions.current()._graphs.latest().slack_bytes == 0
 
 
 def refuse():

@@ -18,7 +18,7 @@ import chainer_ooc
 from chainer_ooc import cli
 from chainer_ooc.backends.host.meter import HostMeter
 from chainer_ooc.errors import InfeasibleBudgetError, PlanFormatError, PlanMismatchError
-from chainer_ooc.execute import manager
+from chainer_ooc.execute import sessions
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.plans.saved import read_plans
 from support.trainings.ooc_training import SWAPPING, Training, assert_same_bits, ooc, plain, train, train_at_the_floor
@@ -152,7 +152,7 @@ def test_a_plan_that_is_made_anew_takes_the_place_of_the_old_one(file):
     training = Training('residual')
     with ooc('swap-all', budget=BUDGET, plan=file):
         training.iterate()
-        manager.current()._graphs.latest().learn(reused=[0])
+        sessions.current()._graphs.latest().learn(reused=[0])
         training.iterate()
     (saved,) = read_plans(str(file))
     assert saved.trace.maps[0].reused
@@ -164,15 +164,15 @@ def test_what_was_learnt_of_a_graph_is_loaded_with_its_plan(file):
     with ooc('swap-all', budget=BUDGET, plan=file):
         training.iterate()
         chainer_ooc.trace()
-        manager.current()._graphs.latest().learn(reused=[0])
-        manager.current()._graphs.latest().learn(held=[1])
+        sessions.current()._graphs.latest().learn(reused=[0])
+        sessions.current()._graphs.latest().learn(held=[1])
         training.iterate()
         chainer_ooc.reset()
         before = file.read_bytes()
         training.iterate()
         plan = chainer_ooc.plan()
-        manager.current()._graphs.latest().learn(reused=[0])
-        manager.current()._graphs.latest().learn(held=[1])
+        sessions.current()._graphs.latest().learn(reused=[0])
+        sessions.current()._graphs.latest().learn(held=[1])
         training.iterate()
     assert chainer_ooc.plan() is plan
     assert file.read_bytes() == before

@@ -6,7 +6,7 @@ import pytest
 
 import chainer_ooc
 from chainer_ooc.classify.policies import POLICIES, Policy
-from chainer_ooc.execute import manager
+from chainer_ooc.execute import sessions
 from chainer_ooc.execute.graphs import shared_plans
 from chainer_ooc.execute.graphs.shared_plans import SharedPlans
 from chainer_ooc.execute.graphs.times import Times
@@ -86,7 +86,7 @@ def another(decide):
 
 
 def problem_in_force():
-    return problem_of(manager.current().traces()[-1], 1 << 40, 0)
+    return problem_of(sessions.current().traces()[-1], 1 << 40, 0)
 
 
 def test_a_plan_that_was_told_of_is_followed_with_equal_bits(rank):

@@ -15,7 +15,7 @@ import pytest
 import chainer_ooc
 from chainer_ooc.backends.host import HostBackend, arena, headroom
 from chainer_ooc.errors import DeviceMemoryError, InfeasibleBudgetError, OocError
-from chainer_ooc.execute import manager
+from chainer_ooc.execute import sessions
 from chainer_ooc.execute.recording.parameters import Parameters
 from chainer_ooc.execute.shortage import explain
 from support.trainings.ooc_training import Training, assert_same_bits, ooc, plain
@@ -190,7 +190,7 @@ def test_it_says_where_in_an_iteration_that_is_compared_alone(monkeypatch):
         for _ in range(3):
             F.sum(Larger().apply((model(np.ones((2, 8), 'f')),))[0]).backward()
         y = model(np.ones((2, 8), 'f'))
-        assert manager.current()._iteration.quiet is not None
+        assert sessions.current()._iteration.quiet is not None
         monkeypatch.setattr(Larger, 'nbytes', 1 << 47)
         with pytest.raises(MemoryError, match='for an array in forward of Larger'):
             Larger().apply((y,))
@@ -266,7 +266,7 @@ def test_with_a_workspace_and_large_maps_only_what_helps_is_advised():
         loss()
         with pytest.raises(MemoryError) as refused:
             np.empty(1 << 47, np.uint8)
-        session = manager.current()
+        session = sessions.current()
         told = explain(refused.value, Refused(), False, session._iteration, session.memory, Parameters())
     assert 'ooc_workspace' not in str(told) and 'ooc_min_bytes' not in str(told)
 

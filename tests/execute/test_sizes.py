@@ -9,7 +9,7 @@ import pytest
 
 import chainer_ooc
 from chainer_ooc.errors import InfeasibleBudgetError
-from chainer_ooc.execute import manager
+from chainer_ooc.execute import sessions
 from chainer_ooc.execute.graphs import graphs
 from chainer_ooc.execute.memory import budget
 from chainer_ooc.execute.memory.residency import Residency
@@ -93,7 +93,7 @@ def _plain(order):
 
 def iteration():
     """The one in hand, or the last one."""
-    return manager.current()._iteration
+    return sessions.current()._iteration
 
 
 @pytest.mark.parametrize(('policy', 'min_bytes'), spread(
@@ -127,7 +127,7 @@ def test_smaller_sizes_keep_within_a_budget_that_is_enough_for_the_largest(polic
 def test_a_size_that_is_larger_than_all_is_recorded_when_one_comes_again():
     with ooc('swap-all'):
         model = trained()
-        known = len(manager.current().traces())
+        known = len(sessions.current().traces())
         assert known >= graphs.SIZES
         model.learn(90)
         assert chainer_ooc.stats().phase == 'run'  # as an estimate of a smaller one
@@ -135,7 +135,7 @@ def test_a_size_that_is_larger_than_all_is_recorded_when_one_comes_again():
         assert chainer_ooc.stats().phase == 'profile'
         model.learn(80)
         assert chainer_ooc.stats().phase == 'run'
-        assert len(manager.current().traces()) == known + 1
+        assert len(sessions.current().traces()) == known + 1
 
 
 def test_where_sizes_vary_no_iteration_begins_quietly_that_cannot_end_so():

@@ -11,7 +11,7 @@ import pytest
 import chainer_ooc
 from chainer_ooc.backends.host import HostBackend
 from chainer_ooc.errors import InfeasibleBudgetError
-from chainer_ooc.execute import manager
+from chainer_ooc.execute import sessions
 from chainer_ooc.execute.storage.states import State
 from support.devices import chosen
 from support.trainings.ooc_training import ooc
@@ -41,7 +41,7 @@ def gradient(loss, weight):
 
 
 def memory():
-    return manager.current().memory
+    return sessions.current().memory
 
 
 def spare_maps():
@@ -107,7 +107,7 @@ def test_what_somebody_holds_after_its_last_use_is_learnt(trained):
     loss = loss_of(weight)
     held = loss.creator_node.inputs[0].data
     gradient(loss, weight)
-    graph = manager.current()._graphs.latest()
+    graph = sessions.current()._graphs.latest()
     assert [each.held for each in graph.trace.maps].count(True) == 1
     assert held.nbytes == MAP_BYTES
 

@@ -6,7 +6,7 @@ import pytest
 
 import chainer_ooc
 from chainer_ooc.cost.costs import Costs, measured
-from chainer_ooc.execute import manager
+from chainer_ooc.execute import sessions
 from chainer_ooc.execute.functions.recipe import Recipe
 from chainer_ooc.execute.graphs import graphs
 from chainer_ooc.execute.graphs.times import PART_FACTOR, Times, Timing
@@ -125,7 +125,7 @@ def test_no_iteration_waits_for_the_one_before(monkeypatch):
         training = Training('residual')
         for _ in range(6):
             training.iterate()
-            begun.append(manager.current()._iteration.recorder)
+            begun.append(sessions.current()._iteration.recorder)
     assert asked == [1, 2, 2], 'the recording at once, and what followed its plan later, but for the first'
 
 

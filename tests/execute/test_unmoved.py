@@ -14,7 +14,7 @@ from chainer_ooc.backends.arrays import root_of
 from chainer_ooc.classify import policies
 from chainer_ooc.classify.policies import Policy
 from chainer_ooc.errors import InfeasibleBudgetError
-from chainer_ooc.execute import manager
+from chainer_ooc.execute import sessions
 from chainer_ooc.execute.iteration import comparison, unmoved
 from chainer_ooc.execute.iteration.iteration import Iteration
 from chainer_ooc.execute.iteration.writes import Writes
@@ -91,7 +91,7 @@ def outcomes(changes, policy=None, **entries):
 
 def counted():
     """How many calls of the iteration in hand, or the last one, were only counted."""
-    found = manager.current()._iteration._unmoved
+    found = sessions.current()._iteration._unmoved
     return 0 if found is None else len(found._counted)
 
 
@@ -137,7 +137,7 @@ def test_what_is_moved_has_storages_and_what_is_not_has_none(model):
     loss = model(BATCH)
     assert [find(each.array) is not None for each in model.made[4:9]] == [False] * 5
     assert differences() is None
-    iteration = manager.current()._iteration
+    iteration = sessions.current()._iteration
     found = [each for each in iteration._memory.known() if each.token is iteration.token]
     assert [iteration.register.storage(each.map) for each in found] == found
     assert min(each.nbytes for each in found) < MIN_BYTES  # what a call that goes through all was given
@@ -153,13 +153,13 @@ def test_a_swap_in_starts_beside_a_step_that_is_only_compared(monkeypatch):
         return Decision(everything(problem.trace, problem.min_bytes), Starts(positions={1: step}))
 
     def begin_arrival(self, storage, block):
-        started.append((storage.map, manager.current()._iteration.recorder.next_position))
+        started.append((storage.map, sessions.current()._iteration.recorder.next_position))
         original(self, storage, block)
 
     original = Transit.begin_arrival
     monkeypatch.setitem(policies.POLICIES, 'late', Policy('late', 'for tests', decide))
     outcomes([None] * 3, 'late')
-    assert step in manager.current()._iteration.following.orders.unmoved
+    assert step in sessions.current()._iteration.following.orders.unmoved
     monkeypatch.setattr(Transit, 'begin_arrival', begin_arrival)
     outcomes([None], 'late')
     assert (1, step) in started
@@ -189,7 +189,7 @@ def test_what_stands_is_as_where_each_call_goes_through_all(monkeypatch):
 
 def test_what_parameters_are_its_own_is_known(model):
     iterate(model)
-    assert manager.current()._iteration.register.own == set(range(6))
+    assert sessions.current()._iteration.register.own == set(range(6))
 
 
 @pytest.mark.parametrize('policy', ['recompute-all', 'mix-1', 'mix-3', 'mix-4', 'swap-all'])
@@ -244,8 +244,8 @@ def test_what_is_only_counted_waits_for_room(monkeypatch, transfer_class):
         assert run('swap-all', int(1.02 * caught.value.floor_bytes)) == run(None)
     assert not found
     assert chainer_ooc.stats().peak_bytes <= chainer_ooc.stats().budget_bytes
-    labels = [each.label for each in manager.current()._iteration.recorder.calls]
-    assert labels.index('Scratchy') in manager.current()._iteration._unmoved._counted
+    labels = [each.label for each in sessions.current()._iteration.recorder.calls]
+    assert labels.index('Scratchy') in sessions.current()._iteration._unmoved._counted
 
 
 HELD = {
@@ -362,7 +362,7 @@ def test_spare_maps_have_what_is_left_beside_what_is_only_counted(monkeypatch):
     with ooc('one', min_bytes=MIN_BYTES, budget=int(1.02 * caught.value.floor_bytes)):
         for _ in range(6):
             iterate_once(model, x)
-        assert manager.current()._iteration.following.orders.plan.verdicts.count(Verdict.SWAP) == 1
+        assert sessions.current()._iteration.following.orders.plan.verdicts.count(Verdict.SWAP) == 1
         assert counted() > 10
     assert held
     assert not [each for each in held if each[0] > each[1]]
@@ -384,14 +384,14 @@ def test_a_parameter_with_another_array_is_that_parameter(replaced):
                 h = F.tanh(F.tanh(chainer.Variable(x)))
                 flat = F.reshape(weight, (-1,))
                 if policy and not np.shares_memory(flat.array, weight.array):
-                    assert manager.current().memory.counts(root_of(flat.array))
+                    assert sessions.current().memory.counts(root_of(flat.array))
                     copied.append(number)
                 loss = F.sum(F.sigmoid(F.matmul(h, F.reshape(flat, (128, 128)))))
                 weight.cleargrad()
                 loss.backward()
                 if policy:
                     assert differences() is None
-                    left.append(manager.current()._iteration.following.left)
+                    left.append(sessions.current()._iteration.following.left)
                     calls.append(counted())
                 found += [loss.array.tobytes(), weight.grad.tobytes()]
                 if replaced == 'array':
@@ -416,7 +416,7 @@ def test_what_is_only_counted_is_named_where_memory_is_refused():
             iterate(model)
         loss = model(BATCH)
         assert counted() > 40
-        session = manager.current()
+        session = sessions.current()
         held, small_bytes = what_holds(session.memory, session._parameters, session.settings)
         assert small_bytes > 40 * model.made[8].array.nbytes
         assert 'maps smaller than chainer.config.ooc_min_bytes, which stay' in held
@@ -438,7 +438,7 @@ def test_other_outputs_are_another_graph_at_once(other):
     def changed(model, calls):
         def last(h):
             if chainer.config.ooc:
-                left.append(manager.current()._iteration.following.left)
+                left.append(sessions.current()._iteration.following.left)
             return model.norm(F.reshape(F.tanh(h), (16, UNITS)))
         return dict(zip((6, 7, 8), (*calls, last), strict=True))
 
@@ -462,7 +462,7 @@ def test_a_backward_pass_that_makes_a_graph_is_noticed():
     want = run()
     with ooc('swap-all', min_bytes=MIN_BYTES):
         assert run() == want
-        assert manager.current()._iteration.makes_graphs
+        assert sessions.current()._iteration.makes_graphs
 
 
 CHANGES = {
@@ -513,7 +513,7 @@ def test_another_batch_size_is_another_graph():
 
 def test_what_the_program_holds_of_a_former_iteration_is_its_own(model):
     """It was only counted, and would count for ever."""
-    near_bytes = manager.current().memory.near_bytes
+    near_bytes = sessions.current().memory.near_bytes
     held, levels = [], []
     for _ in range(4):
         loss = model(BATCH)
@@ -523,10 +523,10 @@ def test_what_the_program_holds_of_a_former_iteration_is_its_own(model):
         del loss
         iterate(model)
         iterate(model)
-        manager.current().traces()  # ends the iteration, and waits for what is leaving
+        sessions.current().traces()  # ends the iteration, and waits for what is leaving
         levels.append(near_bytes())
     assert levels[1] == levels[-1]
-    assert manager.current().memory.bytes_of('program') == BATCH.nbytes + sum(each.nbytes for each in held)
+    assert sessions.current().memory.bytes_of('program') == BATCH.nbytes + sum(each.nbytes for each in held)
     assert differences() is None
 
 
@@ -633,7 +633,7 @@ def test_what_steps_go_through_all_for_is_waited_for_by_nobody_in_the_end(monkey
 
 def pending():
     """How many functions wait for maps of the iteration in hand."""
-    iteration = manager.current()._iteration
+    iteration = sessions.current()._iteration
     return {each.pending_uses for each in iteration._memory.storages() if each.token is iteration.token}
 
 
@@ -646,7 +646,7 @@ def test_what_has_stepped_waits_for_nothing_when_another_session_is_made(monkeyp
             thread = threading.Thread(target=lambda: outcomes([None], 'swap-all'))
             thread.start()
             thread.join()
-            pressed.append(len(manager.current()._iteration.recorder.steps))
+            pressed.append(len(sessions.current()._iteration.recorder.steps))
 
     pressed = []
     want = outcomes([pressing] * 5)
@@ -673,7 +673,7 @@ def test_what_the_device_has_no_room_for_leaves(monkeypatch, where, number):
 
     def press(way):
         if way == where and len(calls) > 8:
-            manager.current()._iteration.room._relieve(10**9)
+            sessions.current()._iteration.room._relieve(10**9)
         calls.append(way)
 
     monkeypatch.setattr(Pressing, 'act', staticmethod(press))
@@ -685,7 +685,7 @@ def test_the_programs_own_functions_go_through_all():
         return {5: lambda h: Pressing().apply((h,))[0]}
 
     assert outcomes([pressing] * 5, 'swap-all') == outcomes([pressing] * 5)
-    iteration = manager.current()._iteration
+    iteration = sessions.current()._iteration
     own = next(each.index for each in iteration.recorder.calls if each.label == 'Pressing')
     assert own not in iteration._unmoved._counted
     assert own + 1 in iteration._unmoved._counted

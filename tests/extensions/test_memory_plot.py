@@ -8,7 +8,7 @@ import chainer.links as L
 import numpy as np
 import pytest
 
-from chainer_ooc.execute import manager
+from chainer_ooc.execute import sessions
 from chainer_ooc.extensions import MemoryPlot
 from chainer_ooc.report import figure, still
 from chainer_ooc.report.contents import report_of
@@ -67,7 +67,7 @@ def test_of_a_recorded_iteration_and_of_plain_chainer_nothing_is_drawn(tmp_path,
     trainer.extend(MemoryPlot(), trigger=(1, 'iteration'))
     trainer.run()
     assert drawn == []
-    assert manager.current() is None
+    assert sessions.current() is None
 
 
 def test_without_matplotlib_it_says_so_at_once(monkeypatch):

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from chainer.training import extensions
 
-from chainer_ooc.execute import manager
+from chainer_ooc.execute import sessions
 from chainer_ooc.execute.tally import IterationStats
 from chainer_ooc.extensions import OutOfCore, report_to
 from chainer_ooc.extensions.out_of_core import MOST_PLANS, TrainingTotals
@@ -251,7 +251,7 @@ def test_what_other_models_have_is_in_memory_in_core_too():
             models[number].cleargrads()
             F.sum(models[number](np.ones((64, 32), np.float32))).backward()
             optimizers[number].update()
-        assert manager.current().finished.in_core().peak_bytes >= chainer_ooc.stats().predicted_peak_bytes
+        assert sessions.current().finished.in_core().peak_bytes >= chainer_ooc.stats().predicted_peak_bytes
 
 
 def test_what_is_no_trainer_is_said_to_be_none():

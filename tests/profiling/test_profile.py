@@ -16,7 +16,7 @@ import pytest
 
 from chainer_ooc import cli
 from chainer_ooc.errors import ProfileError
-from chainer_ooc.execute import manager
+from chainer_ooc.execute import sessions
 
 
 @pytest.fixture(scope='module', autouse=True)
@@ -114,7 +114,7 @@ def test_a_training_is_as_it_was_after_an_error_of_its_own():
     with pytest.raises(LookupError, match='no such picture'):
         chainer_ooc.profile(updater)
     assert state_of(updater) == before
-    assert manager.current() is None
+    assert sessions.current() is None
 
 
 @pytest.mark.parametrize('make', [chainer.iterators.MultithreadIterator, chainer.iterators.SerialIterator])
@@ -360,9 +360,9 @@ def test_a_training_that_goes_on_keeps_its_plan_and_figures():
     updater = updater_of()
     with chainer.using_config('ooc', 'swap-all'), chainer.using_config('ooc_min_bytes', 0):
         finish(updater, 3)
-        session, plan, stats = manager.current(), chainer_ooc.plan(), chainer_ooc.stats()
+        session, plan, stats = sessions.current(), chainer_ooc.plan(), chainer_ooc.stats()
         trace = chainer_ooc.profile(updater)
-        assert (manager.current(), chainer_ooc.plan(), chainer_ooc.stats()) == (session, plan, stats)
+        assert (sessions.current(), chainer_ooc.plan(), chainer_ooc.stats()) == (session, plan, stats)
         assert trace.fingerprint == chainer_ooc.trace().fingerprint
         updater.update()
         assert chainer_ooc.stats().phase == 'run'

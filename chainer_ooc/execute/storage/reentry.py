@@ -43,7 +43,7 @@ _BETWEEN = frozenset({'chainer', 'cupy', 'numpy'})
 _PYTHONS = os.path.dirname(os.__file__), '<'  # generated code, such as that of dataclasses, has no file
 
 #: Modules of the core that reads come through.
-_ENTRANCES = frozenset({__name__, f'{_CORE}.execute.manager', f'{__package__}.slots'})
+_ENTRANCES = frozenset({__name__, f'{_CORE}.execute.manager', f'{_CORE}.execute.sessions', f'{__package__}.slots'})
 
 #: Code of the core's that runs functions of the program's while it holds the lock.
 _callers: set[CodeType] = set()

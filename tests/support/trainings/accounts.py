@@ -9,7 +9,7 @@ import pytest
 
 import chainer_ooc
 from chainer_ooc.errors import InfeasibleBudgetError
-from chainer_ooc.execute import manager
+from chainer_ooc.execute import sessions
 from chainer_ooc.execute.iteration.iteration import Iteration
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.storage.account import Account
@@ -35,7 +35,7 @@ def counted(memory):
 
 def differences():
     """Where the account of the session at hand is not what its living blocks are."""
-    session = manager.current()
+    session = sessions.current()
     if session is None:
         return None
     memory = session.memory
@@ -49,7 +49,7 @@ def differences():
 
 def over_budget():
     """What the account of an iteration that follows a measured graph holds, with spare maps, and its budget if less."""
-    session = manager.current()
+    session = sessions.current()
     iteration = session and session._iteration
     if not iteration or iteration.finished or not iteration.following.is_certain:
         return None

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import chainer_ooc
-from chainer_ooc.execute import manager
+from chainer_ooc.execute import sessions
 from support.trainings.ooc_training import Training, assert_same_bits, ooc, plain, spill_bytes
 
 
@@ -46,7 +46,7 @@ def break_off(training):
     training.forward().backward()
     time.sleep(0.05)
     loss = training.forward()  # lives until its copies have failed
-    manager.current().memory.settle()
+    sessions.current().memory.settle()
     del loss
     chainer_ooc.reset()
 

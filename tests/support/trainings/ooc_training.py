@@ -15,7 +15,7 @@ import pytest
 
 import chainer_ooc
 from chainer_ooc.errors import InfeasibleBudgetError
-from chainer_ooc.execute import manager
+from chainer_ooc.execute import sessions
 from support.trainings.ooc_networks import NETWORKS
 
 POLICIES = ('keep', 'swap-all-naive', 'swap-all')
@@ -192,7 +192,7 @@ def live_storages():
 
 def send_all_away():
     """As memory that is short would."""
-    session = manager.current()
+    session = sessions.current()
     for storage in [] if session is None else session.memory.storages():
         storage.memory.swap_out(storage)
     if session is not None:
