@@ -12,6 +12,8 @@ class Meter(abc.ABC):
     """Counts, while it is `running`, how much near memory computations take at their highest, and what stays."""
 
     running = False
+    #: What was allocated before `start` and is freed later makes `current_bytes` less.
+    counts_older = False
 
     @abc.abstractmethod
     def start(self) -> bool:

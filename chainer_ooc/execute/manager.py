@@ -35,8 +35,9 @@ def apply(function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
         if config.entry('ooc_parameters') is not None and (on_file := _on_file()) is not None:
             with LOCK:
                 on_file.after_call(inputs)
-        if RUNNING.call is not None and (session := current()) is not None:
-            session.met_within(inputs)
+        makes_graph = function.inputs is not None
+        if (makes_graph or RUNNING.call is not None) and (session := current()) is not None:
+            session.ran_within(inputs, outputs if makes_graph else ())
         return outputs
     device, found = _device_of(inputs), None
     while found is None:

@@ -135,11 +135,12 @@ class Session:
                     self.on_file.after_call(inputs)
         return outputs
 
-    def met_within(self, inputs: Sequence[Any]) -> None:
-        """Notes the parameters that a function within the call in hand is given, as within `F.forget`."""
+    def ran_within(self, inputs: Sequence[Any], graph: Sequence[Any]) -> None:
+        """Notes what a function within another one's call or step was given, and its outputs if they are of a graph."""
         with LOCK:
             if self._iteration is not None:
                 self._iteration.beside.meet(inputs, RUNNING.call)
+                self._iteration.beside.note_made(graph)
 
     def step(self, thread: threading.Thread, run: Callable[..., None], arguments: tuple[Any, ...]) -> None:
         """Runs one function's backward in the calling thread."""
@@ -352,6 +353,7 @@ class Session:
             self.memory.mend()  # an interrupt may have come where none is noticed
         hand_over(self.memory, self._latest, self.settings.min_bytes)
         if iteration is not None:
+            iteration.beside.end(iteration.token)
             may_go_on = iteration.following.may_be_given_up and not iteration.finished
             self._caught.given_up = iteration.calls() if may_go_on else None
             if iteration.finished and iteration.settings.budget_bytes is None:  # the session's are the next one's

@@ -92,6 +92,11 @@ class HostMeter(Meter):
         self.running = True
         return True
 
+    @property
+    def counts_older(self) -> bool:  # type: ignore[override]
+        """Whether the program has begun to trace before: then tracemalloc knows of older blocks."""
+        return self.running and not _ours
+
     def stop(self) -> None:
         global _ours
         self.running = False

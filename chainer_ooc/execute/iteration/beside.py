@@ -22,8 +22,14 @@ from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.recording.expected import Used
 from chainer_ooc.execute.recording.parameters import Beside, Parameters
 from chainer_ooc.execute.recording.registration import Register
+from chainer_ooc.execute.storage.account import Kind
+from chainer_ooc.execute.storage.slots import array_of
+from chainer_ooc.execute.storage.storage import Token
 from chainer_ooc.problem import Standing
 from chainer_ooc.trace import Step
+
+#: What the account has that lives.
+KNOWN: tuple[Kind, ...] = ('maps', 'spare', 'program')
 
 #: Attribute of a function: the numbers of the parameters that functions within it were given.
 WITHIN = '_ooc_within'
@@ -53,7 +59,8 @@ class BesideMaps:
         self._stood_in_backward: frozenset[int] | None = None
         self._to_be_replaced: list[tuple[weakref.ref[Any], int]] = []  # gradients, and their bytes
         self._to_add: dict[int, int] = {}
-        self._new_bytes = 0
+        self._made: list[weakref.ref[Any]] = []  # within other functions: what owns their blocks
+        self._new_bytes = self._known_before_bytes = self._known_parameters = 0
 
     # --- looking ---------------------------------------------------------------------------------------------------
 
@@ -80,8 +87,11 @@ class BesideMaps:
         self.now = replace(self.now, steady_bytes=self.now.steady_bytes or steady_bytes)
 
     def meet(self, inputs: Sequence[Any], function: Any) -> None:
-        """Notes the parameters that a function within another one's call is given: the other's step makes gradients."""
-        for each in inputs:
+        """Notes the parameters that a function within another one's call is given: the other's step makes gradients.
+
+        Of one that runs within a step, where `function` is None, the call's are known.
+        """
+        for each in inputs if function is not None else ():
             if hasattr(each, 'update_rule'):
                 number = self._parameters.number_of(each)
                 if number is None:
@@ -89,6 +99,20 @@ class BesideMaps:
                     self.look_again()
                 self._own.add(number)
                 function.__dict__.setdefault(WITHIN, set()).add(number)
+
+    def note_made(self, outputs: Sequence[Any]) -> None:
+        """Notes arrays of a graph that functions have made within others, as in double backprop: it may stay."""
+        roots = [arrays.root_of(array_of(each)) for each in outputs]
+        self._made += [weakref.ref(root) for root in roots if root is not None]
+
+    def end(self, token: Token) -> None:
+        """The iteration is over: what stays of such a graph is in no scratch any more, and counts as left by it."""
+        made = [root for ref in self._made if (root := ref()) is not None]
+        gradients = {id(arrays.root_of(each)) for each in self._parameters.gradients().values()} if made else ()
+        for root in made:
+            if id(root) not in gradients and not self._parameters.own(root):
+                self._memory.count_alone(root, token, -1)
+        self._made.clear()
 
     def parameters_left(self, were_metered: bool) -> None:
         """Parameters lie in far memory from now on; with `were_metered` the iteration in hand had made some of them."""
@@ -102,6 +126,8 @@ class BesideMaps:
         sums that it allocates replace them one after the other. Gradients of other parameters stay as they are.
         """
         recorded = self._recorder.measures
+        if recorded:
+            self.measured_scratch_bytes()  # parameters of the last call become known while their gradients stand
         new_bytes, new_state_bytes = self._parameters.new_bytes(self._meter.has_counted) if recorded else (0, 0)
         self._new_bytes = new_bytes + new_state_bytes
         self._stood_in_backward = self._stood_in_backward or frozenset()
@@ -155,9 +181,36 @@ class BesideMaps:
 
     def measured_scratch_bytes(self) -> int:
         """What was allocated since recording began and is no map; without recording new gradients of parameters."""
+        if self._recorder.measures and self._meter.counts_older:
+            return max(0, self._change_of_unknown_bytes())
         if self._recorder.measures:
             return max(0, self._meter.current_bytes() - self._memory.bytes_of('metered') - self.now.counted_bytes)
         return max(0, self._parameters.gradient_bytes() - self.now.gradient_bytes - self.now.others_bytes)
+
+    def begin_recording(self) -> None:
+        """The meter has begun to count."""
+        self._known_before_bytes, self._known_parameters = self._known_bytes(), len(self._parameters)
+
+    def _change_of_unknown_bytes(self) -> int:
+        """How much more is in near memory and not known than when recording began, which the meter can tell.
+
+        A parameter that becomes known was there before, as far as no more than that has become unknown.
+        """
+        known_bytes = self._known_bytes()
+        change_bytes = self._meter.current_bytes() - known_bytes + self._known_before_bytes
+        if len(self._parameters) == self._known_parameters:
+            return change_bytes
+        self._known_parameters = len(self._parameters)
+        self.look_again()
+        met_bytes = self._known_bytes() - known_bytes
+        older_bytes = max(0, met_bytes - max(0, change_bytes))
+        self._known_before_bytes += older_bytes
+        return change_bytes - met_bytes + older_bytes
+
+    def _known_bytes(self) -> int:
+        """What is in near memory and known, but for what was there when recording began and has become known since."""
+        maps_bytes = sum(self._memory.bytes_of(kind) for kind in KNOWN)
+        return self._bytes_with(0) + maps_bytes - self._memory.older_bytes
 
     def scratch_of(self, step: Step, others_bytes: int) -> int:
         """What lives when a step of the graph begins, beside maps, among them so much of earlier graphs'."""

@@ -100,6 +100,7 @@ class Iteration(Quietly):
         if records and not self.recorder.measures:
             log.logger.info('no plans for new graphs any more: up to Python 3.12 each recording loses memory')
         self._enter(Tally(self._memory.backend, Stretch(self._memory.backend), self.token))
+        self.beside.begin_recording()
         self.room.limit()
 
     def compare_unmoved(self) -> None:

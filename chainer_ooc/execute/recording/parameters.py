@@ -55,6 +55,10 @@ class Parameters:
         self._roots: dict[int, weakref.ref[Any]] = {}
         self.expected = Expected()
 
+    def __len__(self) -> int:
+        """How many are known; some may be gone."""
+        return len(self._parameters)
+
     def add(self, parameter: Any) -> int:
         """Adds a parameter, whose array is no feature map (P5), and gives its number, which no other ever gets."""
         ref, number = self._parameters.get(id(parameter), (None, 0))

@@ -110,13 +110,14 @@ class Account:
 
     Attributes:
         beside_bytes: what lives beside feature maps.
+        older_bytes: of blocks that were counted in this stretch of metering, but allocated before.
     """
 
     _blocks: ClassVar[dict[int, _Block]] = {}  # by the root's identity
     _deaths: ClassVar[deque[_Ref]] = deque()  # to roots and storages that have died
 
     def __init__(self) -> None:
-        self.beside_bytes = 0
+        self.beside_bytes = self.older_bytes = 0
         self.listener: Listener | None = None
         self._stretch = 0
         self._bytes = dict.fromkeys(('maps', 'spare', 'program', 'metered'), 0)
@@ -154,7 +155,7 @@ class Account:
     def meter(self, listener: Listener | None) -> None:
         """Begins a stretch of metering, which has not seen what is there now; or ends the last."""
         self._stretch += 1
-        self._bytes['metered'] = 0
+        self._bytes['metered'] = self.older_bytes = 0
         self.listener = listener
 
     def count(self, root: Array, storage: Storage, metered: bool) -> None:
@@ -169,6 +170,8 @@ class Account:
         storage.watch_root(block.root)
         self._blocks[key] = block
         block.move('maps', storage, self._stretch if metered else -1)
+        if not metered:
+            self.older_bytes += block.nbytes
 
     def count_alone(self, root: Array, token: object, map_id: int) -> bool:
         """Counts a new block without a storage, as nothing will have it leave, until it dies; False if it is known."""
@@ -212,7 +215,9 @@ class Account:
         """Counts a known block anew: another size of it counts, or it is part of another iteration."""
         block = _block_of(storage)
         if block is not None:
+            before_bytes = block.nbytes
             block.move('maps', storage)
+            self.older_bytes += block.nbytes - before_bytes
 
     def book(self, storage: Storage, kind: Kind) -> None:
         """Counts a block as another kind; the program's own stays so until it is counted again."""
