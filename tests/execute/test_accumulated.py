@@ -109,3 +109,27 @@ def test_a_floor_counts_zeroed_gradients_once(policy, passes):
     with ooc(policy, budget=int(1.02 * refused.value.floor_bytes)):
         assert max(train()) >= 0.99 * refused.value.floor_bytes
         chainer_ooc.reset()
+
+
+@pytest.mark.parametrize('policy', ['keep', 'swap-all'])
+@pytest.mark.parametrize('refused_at', [8, 9])
+def test_a_floor_counts_gradients_that_are_zeroed_now_and_then(policy, refused_at):
+    """Those that the program puts in the place of ones that an update has used seemed to be these, to be cleared."""
+    random, model, refusals = np.random.RandomState(0), Layers(), 0
+    optimizer = chainer.optimizers.SGD(1e-3).setup(model)
+    with ooc(policy):
+        for number in range(14):
+            for parameter in model.params():
+                parameter.grad = np.zeros_like(parameter.array) if number % 2 else None
+            if number == refused_at:
+                chainer.config.ooc_budget = 1
+            batch = random.rand(20, 200).astype('f4')
+            try:
+                model(batch).backward()
+            except InfeasibleBudgetError as error:
+                refusals += 1
+                chainer.config.ooc_budget = int(1.02 * error.floor_bytes)
+                model(batch).backward()
+            optimizer.update()
+        chainer_ooc.reset()
+    assert refusals == 1

@@ -149,3 +149,69 @@ def test_sums_of_gradients_keep_within_the_budget_or_are_refused(policy, optimiz
 
     with pytest.raises(InfeasibleBudgetError):
         train()
+
+
+@pytest.mark.usefixtures('tracing')
+@pytest.mark.parametrize('policy', ['keep', 'swap-all'])
+@pytest.mark.parametrize('share', [None, 0.8])
+def test_the_peak_has_arrays_of_a_graph_that_backward_makes(policy, share):
+    """They were in no account once the iteration that had made them was over: half of what was in use."""
+    batch = np.ones((500, 300), np.float32)
+
+    def train(budget):
+        gc.collect()
+        layers, found = chainer.ChainList(L.Linear(300, 300), L.Linear(300, 300)), []
+        layers.cleargrads()
+        with ooc(policy, budget=budget, min_bytes=0):
+            for _ in range(4):
+                tracemalloc.reset_peak()
+                layers.cleargrads()
+                x = h = chainer.Variable(batch.copy())
+                for layer in layers:
+                    h = F.tanh(layer(h))
+                gradient, = chainer.grad([F.sum(h)], [x], enable_double_backprop=True)
+                loss = F.sum(gradient * gradient)
+                loss.backward()
+                found.append((chainer_ooc.stats(), tracemalloc.get_traced_memory()[1]))
+                del x, h, gradient, loss
+        chainer_ooc.reset()
+        return found
+
+    if share is None:
+        for stats, true_bytes in train(None)[1:]:
+            assert 0.85 * true_bytes <= stats.peak_bytes <= true_bytes + BESIDE_BYTES
+    else:
+        budget = int(share * max(true_bytes for _, true_bytes in train(None)))
+        with pytest.raises(InfeasibleBudgetError) as refused:
+            train(int(0.8 * budget))
+        assert refused.value.floor_bytes > 0.8 * budget
+
+
+@pytest.mark.usefixtures('tracing')
+@pytest.mark.parametrize('policy', ['swap-all', 'pooch'])
+@pytest.mark.parametrize('clears', ['before forward', 'before backward'])
+def test_gradients_that_are_freed_while_a_program_traces_memory_hide_no_buffers(policy, clears):
+    """tracemalloc, when the program has begun it, knows of them: what went seemed to make room for what came."""
+    gc.collect()
+    batch = np.ones((400, 300), np.float32)
+    layers = chainer.ChainList(*[L.Linear(300, 300) for _ in range(6)])
+    update = chainer.optimizers.SGD(1e-3).setup(layers).update
+    peaks = []
+    with ooc(policy, budget=6_500_000, min_bytes=0):
+        for _ in range(4):
+            tracemalloc.reset_peak()
+            if clears == 'before forward':
+                layers.cleargrads()
+            h = batch
+            for layer in layers:
+                h = F.relu(layer(h))
+            loss = F.sum(h)
+            del h
+            layers.cleargrads()
+            loss.backward()
+            peaks.append(tracemalloc.get_traced_memory()[1])
+            update()
+            del loss
+        assert chainer_ooc.stats().phase == 'run'
+    chainer_ooc.reset()
+    assert max(peaks[1:]) <= 6_500_000 + BESIDE_BYTES

@@ -135,7 +135,7 @@ class BesideMaps:
         self._stood_in_backward |= self.now.with_gradients
         graph = self._following.graph
         lacks_sums = graph is None or not graph.used.adds_up
-        stood = self._parameters.gradients(self._own) if recorded or lacks_sums else {}
+        stood = self._parameters.gradients(self._own)
         self.added_to |= stood.keys()
         if lacks_sums:
             self._to_add = {number: int(each.nbytes) for number, each in stood.items()}
@@ -160,7 +160,9 @@ class BesideMaps:
         graph = self._following.graph
         used = None if graph is None else graph.used.of(self.model)
         has_sums = graph is not None and graph.used.adds_up
-        stood, before_bytes = self._parameters.gradients(), self.now.gradient_bytes + self.now.others_bytes
+        stood = self._parameters.gradients()
+        self.added_to |= stood.keys()
+        before_bytes = self.now.gradient_bytes + self.now.others_bytes
         near = {id(each) for each in self._parameters.near(stood.values())} if stood else set()
         recorded = stood if used is None else used.own
         stands_bytes = sum(int(each.nbytes) for number, each in stood.items()
@@ -287,8 +289,9 @@ class BesideMaps:
         if self._stood_in_backward is not None:
             own = frozenset(self._own)
             others = self._stood_in_backward - own
-            graph.used.note(self.model, Used(own, others, self._at_first - own - others, self._at_first & own))
+            graph.used.note(self.model, Used(
+                own, others, self._at_first - own - others, self._at_first & own, self.added_to & own))
 
     def tell_quiet(self, graph: Graph) -> None:
         """Notes in the graph of a quiet iteration which gradients stood when that began."""
-        graph.used.note_stood(self.model, self._at_first)
+        graph.used.note_stood(self.model, self._at_first, self.added_to)

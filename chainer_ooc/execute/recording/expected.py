@@ -58,12 +58,14 @@ class Used:
         beside: of the others, those whose gradients stood while it ran backward.
         cleared: of the others, those whose gradients stood when it began, and did not in backward.
         stood: of its own, those whose gradients stood when it began.
+        added_to: of its own, those whose gradients stood when backward began, which has added to them.
     """
 
     own: frozenset[int]
     beside: frozenset[int]
     cleared: frozenset[int]
     stood: frozenset[int]
+    added_to: frozenset[int]
 
 
 class Models:
@@ -77,7 +79,7 @@ class Models:
     def __init__(self) -> None:
         self.added_to: frozenset[int] | None = None
         self._used: dict[int | None, Used] = {}
-        self._stood: dict[int | None, deque[frozenset[int]]] = {}
+        self._stood: dict[int | None, deque[tuple[frozenset[int], frozenset[int]]]] = {}
 
     @property
     def adds_up(self) -> bool:
@@ -87,12 +89,13 @@ class Models:
     def of(self, model: int | None) -> Used | None:
         """That of a model, by the number of its first parameter, or else of the one that ran last, if any did.
 
-        What is said to have stood did so when any of its latest iterations began.
+        What is said to have stood, or to have been added to, was in any of its latest iterations.
         """
         found = model if model in self._used else next(reversed(self._used), None)
         if found not in self._used:
             return None
-        return replace(self._used[found], stood=frozenset().union(*self._stood[found]))
+        stood, added_to = zip(*self._stood[found], strict=True)
+        return replace(self._used[found], stood=frozenset().union(*stood), added_to=frozenset().union(*added_to))
 
     def lacks(self, model: int | None) -> bool:
         """Whether others have run the graph, and this one has not."""
@@ -102,15 +105,16 @@ class Models:
         """Adds what an iteration of a model did."""
         self._used.pop(model, None)
         self._used[model] = used
-        self._stood.setdefault(model, deque(maxlen=ADDED_UP)).append(used.stood)
+        self._stood.setdefault(model, deque(maxlen=ADDED_UP)).append((used.stood, used.added_to))
         if len(self._used) > MODELS:
             first = next(iter(self._used))
             del self._used[first], self._stood[first]
 
-    def note_stood(self, model: int | None, numbers: frozenset[int]) -> None:
-        """Adds that gradients of these parameters stood when an iteration of a known model began."""
+    def note_stood(self, model: int | None, stood: frozenset[int], added_to: frozenset[int]) -> None:
+        """Adds whose gradients stood when an iteration of a known model began, and when its backward did."""
         if model in self._used:
-            self._stood[model].append(numbers & self._used[model].own)
+            own = self._used[model].own
+            self._stood[model].append((stood & own, added_to & own))
 
 
 class Expected:

@@ -131,15 +131,16 @@ class Parameters:
             gradient = gradient_of(parameter)
             gradient_bytes, is_recorded = self._nbytes(gradient, None), added_to is not None and number in added_to
             if used is None or number in used.own:
-                if gradient is not None and self.expected.is_unused(parameter) and not is_recorded:
-                    backward_bytes += gradient_bytes
-                    most_bytes = max(most_bytes, int(gradient.nbytes))  # a sum is made in near memory
+                like = array_of(parameter) if gradient is None else gradient
+                nbytes = self._nbytes(like, None)
                 if gradient is None and used is not None and number in used.stood:
-                    forward_bytes += (nbytes := self._nbytes(array_of(parameter), None))
-                    if is_recorded:
-                        backward_bytes -= nbytes
-                    else:
-                        most_bytes = max(most_bytes, int(array_of(parameter).nbytes))
+                    forward_bytes += nbytes
+                    backward_bytes -= nbytes
+                is_added_to = used is not None and number in used.added_to
+                if not is_recorded and (is_added_to or (
+                        gradient is not None and self.expected.is_unused(parameter))):
+                    backward_bytes += nbytes
+                    most_bytes = max(most_bytes, int(like.nbytes))  # a sum is made in near memory
             elif gradient_bytes and number in used.beside:
                 certain_bytes += gradient_bytes
             elif gradient_bytes and number not in used.cleared:
