@@ -139,8 +139,7 @@ class Session:
         """Notes what a function within another one's call or step was given, and its outputs if they are of a graph."""
         with LOCK:
             if self._iteration is not None:
-                self._iteration.beside.meet(inputs, RUNNING.call)
-                self._iteration.beside.note_made(graph)
+                self._iteration.beside.note_within(inputs, RUNNING.call, graph)
 
     def step(self, thread: threading.Thread, run: Callable[..., None], arguments: tuple[Any, ...]) -> None:
         """Runs one function's backward in the calling thread."""
@@ -353,7 +352,6 @@ class Session:
             self.memory.mend()  # an interrupt may have come where none is noticed
         hand_over(self.memory, self._latest, self.settings.min_bytes)
         if iteration is not None:
-            iteration.beside.end(iteration.token)
             may_go_on = iteration.following.may_be_given_up and not iteration.finished
             self._caught.given_up = iteration.calls() if may_go_on else None
             if iteration.finished and iteration.settings.budget_bytes is None:  # the session's are the next one's

@@ -91,7 +91,7 @@ class Graph(Likeness):
         preparing: how many of these say nothing about later ones, as the device prepared kernels for them.
         slack_bytes: of the budget, what plans leave alone: see `note_shortage`.
         times: what its iterations took.
-        left_bytes: what iterations before had left when it ran last.
+        left_bytes, left_alone_bytes: what iterations before had left when it ran last; of it, what are no feature maps.
         used: what its last iterations did with parameters.
         is_disturbed: other threads were at work while it was recorded.
         has_returned: it was met again.
@@ -118,6 +118,7 @@ class Graph(Likeness):
     is_loaded: bool = False
     plan: Plan | None = None
     left_bytes: int = 0
+    left_alone_bytes: int = 0
     used: Models = field(default_factory=Models)
     is_disturbed: bool = False
     number: int = 0
@@ -330,10 +331,9 @@ class Graph(Likeness):
 
     def _forget_orders(self) -> None:
         self._stop_search()
-        self._under.clear()
-        self._foreseen.clear()
+        for known in (self._under, self._foreseen, self._followed):
+            known.clear()
         self._swapping = None
-        self._followed.clear()
 
     def learn(self, recording: Trace | None = None, *, reused: Iterable[int] = (), held: Iterable[int] = (),
               exposed: Iterable[int] = ()) -> None:

@@ -232,7 +232,8 @@ class Graphs:
             kept_bytes = max((kept[key] for key in kept if key != id(graph)), default=0)
             standing = conditions.standing_of(graph.used)
             stands_bytes = max(stands_bytes, standing.backward_bytes - standing.left_bytes)
-            stands = standing.to_come(max(0, graph.left_bytes - standing.left_bytes, kept_bytes))
+            left_bytes = max(graph.left_bytes, kept_bytes + graph.left_alone_bytes)
+            stands = standing.to_come(max(0, left_bytes - standing.left_bytes, kept_bytes))
             if not graph.is_metered:
                 unmeasured.append((graph, stands))
                 continue

@@ -86,11 +86,14 @@ class BesideMaps:
         """Counts so much for parameters and the optimizer's state, where none was seen yet."""
         self.now = replace(self.now, steady_bytes=self.now.steady_bytes or steady_bytes)
 
-    def meet(self, inputs: Sequence[Any], function: Any) -> None:
-        """Notes the parameters that a function within another one's call is given: the other's step makes gradients.
+    def note_within(self, inputs: Sequence[Any], function: Any, graph: Sequence[Any]) -> None:
+        """Notes what a function within another one's call or step was given, and what it made of a graph.
 
-        Of one that runs within a step, where `function` is None, the call's are known.
+        Gradients of parameters that it was given are made by the step of the other, `function`; within a step, where
+        that is None, they are known. What it made may stay, as in double backprop: see `end`.
         """
+        roots = [arrays.root_of(array_of(each)) for each in graph]
+        self._made += [weakref.ref(root) for root in roots if root is not None]
         for each in inputs if function is not None else ():
             if hasattr(each, 'update_rule'):
                 number = self._parameters.number_of(each)
@@ -99,11 +102,6 @@ class BesideMaps:
                     self.look_again()
                 self._own.add(number)
                 function.__dict__.setdefault(WITHIN, set()).add(number)
-
-    def note_made(self, outputs: Sequence[Any]) -> None:
-        """Notes arrays of a graph that functions have made within others, as in double backprop: it may stay."""
-        roots = [arrays.root_of(array_of(each)) for each in outputs]
-        self._made += [weakref.ref(root) for root in roots if root is not None]
 
     def end(self, token: Token) -> None:
         """The iteration is over: what stays of such a graph is in no scratch any more, and counts as left by it."""

@@ -164,10 +164,9 @@ class Iteration(Quietly):
             self._recipes.forget()
         ids, _ = self.register.call(function, inputs, outputs, position)
         self._calls.add(function)
-        nodes = [*function.inputs, *[each.node for each in outputs]]
         known = self.following.call_at(position) if self.following.is_certain and not self.recorder.measures else None
-        call = recorder.call(name_of(function), ids, nodes, span, peak_bytes, self._recipes.is_repeatable,
-                             self._other_at_start_bytes, known)
+        call = recorder.call(name_of(function), ids, [*function.inputs, *[each.node for each in outputs]], span,
+                             peak_bytes, self._recipes.is_repeatable, self._other_at_start_bytes, known)
         for map_id in set(call.inputs) - {-1} if self.is_foreign else ():
             recorder.maps[map_id].written = True  # their producers may not make them again
         self._liveness.read(call.inputs)
@@ -322,8 +321,7 @@ class Iteration(Quietly):
     def begins_anew(self, function: Any, inputs: Sequence[Any]) -> bool:
         """See `Following.begins_anew`; a call that reads a map of this iteration is part of it."""
         calls = self.calls()
-        return (not self._in_backward
-                and self.following.begins_anew(len(calls.functions), function, inputs)
+        return (not self._in_backward and self.following.begins_anew(len(calls.functions), function, inputs)
                 and not calls.is_read_by(inputs)
                 and not any(each is not None and each.token is self.token for each in map(find, map(array_of, inputs))))
 
@@ -344,6 +342,7 @@ class Iteration(Quietly):
     def close(self) -> Trace | None:
         """Stops recording; gives the trace if the whole iteration was recorded and no known graph describes it."""
         self.abandon()
+        self.beside.end(self.token)
         estimate = self.following.graph
         if not self.finished or (not self.recorder.measures if estimate is None else not estimate.is_estimate
                                  or estimate.is_loose or len(self.recorder.steps) != len(estimate.trace.steps)):

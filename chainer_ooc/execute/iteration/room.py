@@ -62,7 +62,7 @@ class Room:
 
     def __init__(self, memory: Residency, beside: BesideMaps, parameters: Parameters, settings: Settings,
                  following: Following, end_quiet: Callable[[], None], iteration: weakref.ref[Quietly]):
-        self.left_bytes = 0
+        self.left_bytes = self._alone_bytes = 0
         self.is_lifted = self._is_settled = False
         self._memory, self._beside, self._parameters = memory, beside, parameters
         self._settings, self._following = settings, following
@@ -150,6 +150,7 @@ class Room:
         if not self._is_settled:
             self._end_quiet()
         nbytes = left_bytes(self._memory, self._settings.min_bytes, self._following.token)
+        self._alone_bytes = self._memory.bytes_alone()
         self.left_bytes = min(nbytes, self.left_bytes) if self._is_settled else nbytes
 
     def settle(self) -> None:
@@ -177,7 +178,7 @@ class Room:
 
     def tell(self, graph: Graph) -> None:
         """Notes in the iteration's graph what stood beside its maps."""
-        graph.left_bytes = self.left_bytes
+        graph.left_bytes, graph.left_alone_bytes = self.left_bytes, min(self.left_bytes, self._alone_bytes)
         self._beside.tell(graph)
 
     def make(self, need_bytes: int, position: int, most_bytes: int = 0) -> int:
