@@ -2,7 +2,7 @@
 
 NumPy reports each array's memory to tracemalloc, so that its current and peak figures, the peak reset before a call,
 give what the call allocates at its highest. tracemalloc is switched on for recorded iterations alone, and a program
-that already uses it keeps it running.
+that already uses it keeps it running: then what goes of older blocks counts as well, as less.
 
 Objects of Python are not counted: there are hundreds for each array, and counting them took two thirds of the time of a
 recorded iteration. tracemalloc hooks Python's allocators when it starts; these are put back at once, and what NumPy

@@ -226,6 +226,7 @@ class BesideMaps:
         return self.now.total_bytes + self.unaccounted_bytes
 
     def _bytes_with(self, scratch_bytes: int) -> int:
+        # Each computation asks: not by `total_bytes`, which would be a call more.
         return self.now.total_bytes + self.unaccounted_bytes + scratch_bytes - (
             self._replaced_bytes() if self._to_be_replaced else 0)
 
