@@ -215,3 +215,31 @@ def test_gradients_that_are_freed_while_a_program_traces_memory_hide_no_buffers(
         assert chainer_ooc.stats().phase == 'run'
     chainer_ooc.reset()
     assert max(peaks[1:]) <= 6_500_000 + BESIDE_BYTES
+
+
+@pytest.mark.usefixtures('tracing')
+def test_a_plan_whose_recording_has_no_sums_keeps_within_the_budget_with_them():
+    """Gradients that stood were taken out of the buffers of such a recording, which has none of them."""
+    batches = np.ones((2, 150, 400), np.float32)  # the program's, and made before: each counts while it is used
+
+    def train(policy, budget):
+        gc.collect()
+        model, found = chainer.Sequential(*[each for _ in range(5) for each in (L.Linear(400, 400), F.relu)]), []
+        update = chainer.optimizers.MomentumSGD(1e-3).setup(model).update
+        before_bytes = tracemalloc.get_traced_memory()[0] - sum(each.array.nbytes * 2 for each in model.params())
+        with ooc(policy, budget=budget, min_bytes=0):
+            for _ in range(3):
+                model.cleargrads()
+                for batch in batches:
+                    tracemalloc.reset_peak()
+                    F.sum(model(batch)).backward()
+                    found.append(tracemalloc.get_traced_memory()[1] - before_bytes + batch.nbytes)
+                update()
+            phase = chainer_ooc.stats().phase
+        chainer_ooc.reset()
+        return phase, max(found[1:])
+
+    budget = int(0.95 * train('keep', None)[1])
+    phase, true_bytes = train('swap-all', budget)
+    assert phase == 'run'
+    assert true_bytes <= budget + BESIDE_BYTES

@@ -50,7 +50,7 @@ class BesideMaps:
         self.now = Beside()
         self.scratch_bytes = self.unaccounted_bytes = 0
         self.added_to: frozenset[int] = frozenset()
-        self._made_what_left = False
+        self._made_what_left = self._lacks_sums = False
         self._own = register.own
         self._recorder = register.recorder
         self._memory, self._parameters, self._meter, self._following = memory, parameters, meter, following
@@ -60,7 +60,7 @@ class BesideMaps:
         self._to_be_replaced: list[tuple[weakref.ref[Any], int]] = []  # gradients, and their bytes
         self._to_add: dict[int, int] = {}
         self._made: list[weakref.ref[Any]] = []  # within other functions: what owns their blocks
-        self._new_bytes = self._known_before_bytes = self._known_parameters = 0
+        self._new_bytes = self._summed_bytes = self._known_before_bytes = self._known_parameters = 0
 
     # --- looking ---------------------------------------------------------------------------------------------------
 
@@ -132,10 +132,10 @@ class BesideMaps:
         self.look()
         self._stood_in_backward |= self.now.with_gradients
         graph = self._following.graph
-        lacks_sums = graph is None or not graph.used.adds_up
+        self._lacks_sums, self._summed_bytes = graph is None or not graph.used.adds_up, 0
         stood = self._parameters.gradients(self._own)
         self.added_to |= stood.keys()
-        if lacks_sums:
+        if self._lacks_sums:
             self._to_add = {number: int(each.nbytes) for number, each in stood.items()}
         self._to_be_replaced = [(weakref.ref(each), int(each.nbytes))
                                 for each in (self._parameters.near(stood.values()) if recorded else ())
@@ -213,8 +213,13 @@ class BesideMaps:
         return self._bytes_with(0) + maps_bytes - self._memory.older_bytes
 
     def scratch_of(self, step: Step, others_bytes: int) -> int:
-        """What lives when a step of the graph begins, beside maps, among them so much of earlier graphs'."""
-        return max(0, step.other_bytes - others_bytes - self.now.gradient_bytes)
+        """What lives when a step of the graph begins, beside maps, among them so much of earlier graphs'.
+
+        A recording that has sums has the gradients that stood as well. In one that has none there are the new gradients
+        in place of each sum that has been made meanwhile, and whose parts are gone.
+        """
+        recorded_bytes = self._summed_bytes if self._lacks_sums else self.now.gradient_bytes
+        return max(0, step.other_bytes - others_bytes - recorded_bytes)
 
     def ahead_bytes(self, step: Step) -> int:
         """What a step of the graph adds, if it comes next, to what is in near memory and to the maps that it needs."""
@@ -238,7 +243,11 @@ class BesideMaps:
 
     def sum_bytes(self, function: Any) -> int:
         """Bytes of such sums, which count once."""
-        return sum(map(self._to_add.pop, self._added_to(function))) if self._to_add else 0
+        if not self._to_add:
+            return 0
+        nbytes = sum(map(self._to_add.pop, self._added_to(function)))
+        self._summed_bytes += nbytes
+        return nbytes
 
     def _added_to(self, function: Any) -> set[int]:
         given = [node.get_variable_or_none() for node in function.inputs]
